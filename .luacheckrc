@@ -1,0 +1,5 @@
+-- .luacheckrc - what luacheck may expect.
+std = 'luajit'
+max_line_length = 100
+files['tests'] = { std = '+busted' }
+files['lua/ulysses/meta.lua'] = { ignore = { '212', '111', '112', '113' } }

@@ -1,0 +1,28 @@
+# Makefile - short names for the few things one does with this project.
+BUILD = build/release
+
+.PHONY: all deps build test bench train install clean
+
+all: deps build
+
+deps:
+	@.ci/deps
+
+build:
+	@test -e $(BUILD)/Makefile || cmake --preset release
+	@cmake --build --preset release
+
+test: deps
+	@tests/run
+
+bench: all
+	@$(BUILD)/ulysses-lua tests/bench/run.lua
+
+train: all
+	@$(BUILD)/ulysses-lua recipes/llama3.lua
+
+install: build
+	@cmake --install $(BUILD)
+
+clean:
+	@rm -rf build
