@@ -59,7 +59,7 @@ typedef struct ul_gemm {
  * Query i stands at key position i + q_start. lse [B, H, Tq], accumulators,
  * natural logarithm, -inf (and o = 0) where a row sees no key.
  */
-typedef struct ul_attention {
+typedef struct ul_attention_args {
     int64_t batch, q_tokens, k_tokens, n_heads, n_kv_heads, head_dim;
     int64_t q_stride[3], k_stride[3], v_stride[3], o_stride[3];
     const int32_t *kv_head; /* [H] */
@@ -69,7 +69,7 @@ typedef struct ul_attention {
     int64_t window; /* 0: none; W: a query sees W keys, its own among them (needs causal) */
     double scale;
     int causal;
-} ul_attention;
+} ul_attention_args;
 
 /* Which random numbers: element i of a call gets number `first` + i of the
  * sequence named by seed and purpose, however the work is cut up.
