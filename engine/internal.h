@@ -180,10 +180,11 @@ ul_stream *ul__stream(const ul_tensor *t);
 
 /* Fills l for operands of equal (broadcast) shape, merging dims. Operand i has the strides
  * strides[i] for `shape`. `fixed` last dims are not mixed with the others (0 for elementwise, the
- * number reduced for reductions).
+ * number reduced for reductions). Returns how many of l's last dims are the fixed ones (at least 1
+ * where fixed > 0).
  */
-void ul__loop(ul_loop *l, int ndim, const int64_t *shape, int n_operands,
-              const int64_t *const *strides, int fixed);
+int ul__loop(ul_loop *l, int ndim, const int64_t *shape, int n_operands,
+             const int64_t *const *strides, int fixed);
 /* The strides t has when it is broadcast to `shape` (0 in broadcast dims). */
 void ul__broadcast_strides(int64_t *stride, const ul_tensor *t, int ndim, const int64_t *shape);
 /* Row-major strides. */
