@@ -10,14 +10,14 @@
 static int check_passed, check_failed, check_bad;
 
 /* Says what is wrong and where, and goes on. */
-#define CHECK(condition, ...)                                      \
-    do {                                                           \
-        if (!(condition)) {                                        \
-            check_bad++;                                           \
-            printf("%s:%d: %s: ", __FILE__, __LINE__, #condition); \
-            printf("" __VA_ARGS__);                                \
-            printf("\n");                                          \
-        }                                                          \
+#define CHECK(condition, ...)                                     \
+    do {                                                          \
+        if (!(condition)) {                                       \
+            check_bad++;                                          \
+            printf("%s:%d: %s:", __FILE__, __LINE__, #condition); \
+            printf(" " __VA_ARGS__);                              \
+            printf("\n");                                         \
+        }                                                         \
     } while (0)
 
 #define RUN(test)                       \
