@@ -14,7 +14,7 @@
 typedef struct ul_storage {
     int refs;
     ul_device device;
-    void *data; /* NULL on meta, and for 0 bytes */
+    void *data; /* NULL on meta */
     int64_t bytes;
     uint64_t version; /* counts changes in place, so that backward can refuse stale values */
     struct ul_storage *next,
@@ -32,10 +32,11 @@ typedef struct ul_variable {
     int ndim;
     int64_t shape[UL_MAX_DIMS];
     ul_tensor *grad;         /* owned; contiguous; NULL until something flows in */
+    ul_tensor *kept;         /* owned; what retain_grad keeps of an op's result */
     struct ul_call *made_by; /* borrowed from the tape; NULL for a leaf */
     int index;               /* which output of made_by */
     int leaf, retain_grad;
-    int spent; /* no leaf, and the call that made it has been freed */
+    int spent; /* no leaf, and backward has freed the call that made it */
 } ul_variable;
 
 struct ul_tensor {
@@ -85,6 +86,8 @@ struct ul_call {
     uint64_t version[UL_MAX_SAVED];
     ul_tensor *temporary[UL_MAX_INPUTS]; /* owned: contiguous copies; freed by ul__finish() */
     int n_saved, n_temporary;
+    unsigned
+        constant_outputs; /* bit i: output i is a constant for the tape (an index, a statistic) */
     /* Free for the rule's own numbers. */
     int64_t i[20];
     double f[4];
@@ -95,10 +98,13 @@ struct ul_call {
     /* the tape's */
     ul_variable **variable; /* of the inputs; NULL where an input needs no gradient */
     ul_tensor **pending;    /* gradients to be converted and added after the rule returns */
+    char *asked; /* whether the rule has asked for the gradient of that input, and it was new */
     ul_variable *
         *made; /* of the outputs, borrowed; NULL once nobody can ask for that gradient any more */
     int n_outputs;
-    int64_t position;
+    int64_t position; /* on the tape */
+    int running;      /* its rule is being run */
+    ul_call *next_dead;
 };
 
 /* The ways a forward function makes tensors. They return NULL, and set call->rc, once anything has
@@ -161,14 +167,22 @@ int ul__compact(ul_tensor **out, const ul_tensor *x);
 
 int ul__storage_new(ul_storage **out, ul_device device, int64_t bytes);
 void ul__storage_free(ul_storage *s);
+void ul__storage_stats(ul_memory_stats *stats, ul_device device);
+void ul__variable_free(ul_variable *v); /* drops one count; NULL is fine */
 /* malloc for the engine's own records, except that ul_debug_fail_allocation() can make it fail.
  * NULL then. */
 void *ul__alloc(size_t bytes);
-/* Whether the n-th allocation was to fail; called by all that allocate. */
+void ul__release(void *p);
+/* Counts one allocation; whether it is the one that ul_debug_fail_allocation() wants to fail. */
 int ul__fail_now(void);
-/* Blocks of data from a device's arena; NULL and no sentence where there is none. */
+
+/* arena.c: blocks of host memory, 64-byte aligned; NULL, and no sentence, where there is none. */
 void *ul__arena_alloc(int64_t bytes);
-void ul__arena_free(void *data, int64_t bytes);
+void ul__arena_free(void *data);
+void ul__arena_trim(void);
+void ul__arena_set_limit(int64_t bytes);
+int64_t ul__arena_limit(void);
+void ul__arena_stats(int64_t *cached, int64_t *system_allocations);
 
 /* ---- devices ---- */
 
@@ -206,6 +220,8 @@ const char *ul__shape_of(int ndim, const int64_t *shape);
  * sentence. */
 int ul__check_same(const char *op, const char *name_a, const ul_tensor *a, const char *name_b,
                    const ul_tensor *b);
+int ul__check_device(const char *op, const char *name_a, const ul_tensor *a, const char *name_b,
+                     const ul_tensor *b);
 int ul__check_float(const char *op, const char *name, const ul_tensor *x);
 int ul__check_dtype(const char *op, const char *name, const ul_tensor *x, ul_dtype dtype);
 

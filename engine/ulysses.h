@@ -57,9 +57,9 @@ const char *ul_device_name(ul_device device); /* "cpu", "meta" */
 /* ---- storage.c: memory ---- */
 
 typedef struct ul_memory_stats {
-    int64_t live;   /* bytes in use by tensors and the tape, as handed out (multiples of 64) */
-    int64_t peak;   /* the most that live has been since ul_memory_reset_peak() */
-    int64_t cached; /* bytes held from the system and not in use */
+    int64_t live;               /* bytes in use by tensors, as handed out (multiples of 64) */
+    int64_t peak;               /* the most that live has been since ul_memory_reset_peak() */
+    int64_t cached;             /* bytes held from the system and not in use */
     int64_t system_allocations; /* how often the system was asked for memory */
     int64_t live_tensors;       /* handles, whatever they share */
 } ul_memory_stats;
@@ -78,6 +78,17 @@ void ul_memory_set_limit(ul_device device, int64_t bytes);
 void ul_memory_on_pressure(void (*callback)(void *context, int urgent), void *context);
 /* Asked for the source line ("llama3.lua:41") that a large allocation is made for; fills text. */
 void ul_memory_on_origin(void (*callback)(void *context, char *text, int size), void *context);
+
+/* ---- device.c ---- */
+
+/* Threads that cpu kernels use (UL_THREADS, else the CPUs this process may use), the caller's
+ * included. */
+int ul_threads(void);
+int ul_set_threads(int n);
+/* The instruction set level in force: base, avx2, avx512 or avx512bf16 (UL_ISA, else the best there
+ * is). */
+const char *ul_isa(void);
+int ul_set_isa(const char *name);
 
 /* FLOPs and bytes that the meta device has counted since the last reset. */
 void ul_meta_counts(double *flops, double *bytes);

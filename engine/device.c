@@ -1,0 +1,51 @@
+/* device.c - which kernels and which stream serve a tensor. The only place that names a backend. */
+#include "internal.h"
+
+static const ul_kernels *const meta_kernels[UL_DTYPES] = {
+    [UL_F32] = &ul_kernels_meta_f32, [UL_BF16] = &ul_kernels_meta_bf16,
+    [UL_F64] = &ul_kernels_meta_f64, [UL_I32] = &ul_kernels_meta_i32,
+    [UL_I64] = &ul_kernels_meta_i64, [UL_U8] = &ul_kernels_meta_u8,
+};
+
+const char *ul_device_name(ul_device device) { return device == UL_CPU ? "cpu" : "meta"; }
+
+const ul_kernels *ul__kernels_of(ul_device device, ul_dtype dtype)
+{
+    return device == UL_CPU ? ul_cpu_kernels(dtype) : meta_kernels[dtype];
+}
+
+const ul_kernels *ul__kernels(const ul_tensor *t)
+{
+    return ul__kernels_of(t->storage->device, t->dtype);
+}
+
+ul_stream *ul__stream(const ul_tensor *t)
+{
+    return t->storage->device == UL_CPU ? ul_cpu_stream() : NULL;
+}
+
+void ul_meta_counts(double *flops, double *bytes)
+{
+    *flops = ul_meta_counted.flops;
+    *bytes = ul_meta_counted.bytes;
+}
+
+void ul_meta_reset(void) { ul_meta_counted = (ul_meta_count){0, 0}; }
+
+int ul_threads(void) { return ul_cpu_threads(); }
+
+int ul_set_threads(int n)
+{
+    UL_REQUIRE(n >= 1 && n <= 256, UL_EVALUE, "threads: %d is outside [1, 256]", n);
+    ul_cpu_set_threads(n);
+    return UL_OK;
+}
+
+const char *ul_isa(void) { return ul_cpu_isa(); }
+
+int ul_set_isa(const char *name)
+{
+    UL_REQUIRE(ul_cpu_set_isa(name), UL_EVALUE,
+               "isa: this machine has no level '%s' (base, avx2, avx512, avx512bf16)", name);
+    return UL_OK;
+}

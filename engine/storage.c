@@ -1,0 +1,157 @@
+/* storage.c - blocks of memory that tensors share, counted by device, and what happens when there
+ * is none left. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "internal.h"
+
+static struct {
+    int64_t live, peak, limit; /* limit: of meta only; the arena keeps its own */
+    ul_storage *first;
+} devices[UL_DEVICES];
+
+static int64_t fail_in, allocations, since_pressure;
+static void (*pressure)(void *context, int urgent);
+static void *pressure_context;
+static void (*origin)(void *context, char *text, int size);
+static void *origin_context;
+
+static const int64_t large = 1 << 20; /* from here on a storage knows the line it was made for */
+
+void ul_debug_fail_allocation(int64_t n) { fail_in = n; }
+int64_t ul_debug_allocations(void) { return allocations; }
+
+int ul__fail_now(void)
+{
+    allocations++;
+    return fail_in > 0 && --fail_in == 0;
+}
+
+void *ul__alloc(size_t bytes) { return ul__fail_now() ? NULL : malloc(bytes); }
+void ul__release(void *p) { free(p); }
+
+void ul_memory_on_pressure(void (*callback)(void *context, int urgent), void *context)
+{
+    pressure = callback;
+    pressure_context = context;
+}
+
+void ul_memory_on_origin(void (*callback)(void *context, char *text, int size), void *context)
+{
+    origin = callback;
+    origin_context = context;
+}
+
+void ul_memory_set_limit(ul_device device, int64_t bytes)
+{
+    devices[device].limit = bytes;
+    if (device == UL_CPU) ul__arena_set_limit(bytes);
+}
+
+void ul_memory_trim(ul_device device)
+{
+    if (device == UL_CPU) ul__arena_trim();
+}
+
+void ul_memory_reset_peak(ul_device device) { devices[device].peak = devices[device].live; }
+
+void ul__storage_stats(ul_memory_stats *stats, ul_device device)
+{
+    *stats = (ul_memory_stats){.live = devices[device].live, .peak = devices[device].peak};
+    if (device == UL_CPU) ul__arena_stats(&stats->cached, &stats->system_allocations);
+}
+
+static int64_t counted(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+/* Asks the owner of handles to free some: a step now and then, all it can before giving up. */
+static void relieve(ul_device device, int64_t bytes, int urgent)
+{
+    int64_t eighth = devices[device].live / 8, floor = 64 << 20;
+    since_pressure += bytes;
+    if (!urgent && since_pressure <= (eighth > floor ? eighth : floor)) return;
+    since_pressure = 0;
+    if (pressure) pressure(pressure_context, urgent);
+}
+
+/* The five largest storages, for the sentence of the error. */
+static void describe_largest(ul_device device, char *text, int size)
+{
+    ul_storage *top[5] = {NULL};
+    for (ul_storage *s = devices[device].first; s; s = s->next) {
+        ul_storage *candidate = s;
+        for (int i = 0; i < 5 && candidate; i++)
+            if (!top[i] || candidate->bytes > top[i]->bytes) {
+                ul_storage *smaller = top[i];
+                top[i] = candidate;
+                candidate = smaller;
+            }
+    }
+    int at = 0;
+    for (int i = 0; i < 5 && top[i] && at < size; i++)
+        at += snprintf(text + at, (size_t)(size - at), "%s%.1f MiB%s%s", i ? ", " : "",
+                       (double)top[i]->bytes / 1048576, top[i]->origin[0] ? " from " : "",
+                       top[i]->origin);
+}
+
+static int out_of_memory(ul_device device, int64_t bytes)
+{
+    char largest[512] = "none";
+    describe_largest(device, largest, sizeof largest);
+    int64_t limit = device == UL_CPU ? ul__arena_limit() : devices[device].limit;
+    return ul__fail(
+        UL_ENOMEM,
+        "out of memory on %s: %.1f MiB wanted, %.1f MiB in use of %.1f MiB; the largest "
+        "tensors: %s",
+        ul_device_name(device), (double)bytes / 1048576, (double)devices[device].live / 1048576,
+        (double)limit / 1048576, largest);
+}
+
+static int obtain(void **data, ul_device device, int64_t bytes)
+{
+    *data = NULL;
+    if (device == UL_META) {
+        int64_t limit = devices[device].limit;
+        return limit && devices[device].live + bytes > limit ? UL_ENOMEM : UL_OK;
+    }
+    *data = ul__arena_alloc(bytes > 0 ? bytes : 1);
+    return *data ? UL_OK : UL_ENOMEM;
+}
+
+int ul__storage_new(ul_storage **out, ul_device device, int64_t bytes)
+{
+    relieve(device, bytes, 0);
+    if (ul__fail_now()) return ul__fail(UL_ENOMEM, "out of memory: a test asked for it");
+    void *data;
+    if (obtain(&data, device, bytes) < 0) {
+        relieve(device, bytes, 1);
+        ul_memory_trim(device);
+        if (obtain(&data, device, bytes) < 0) return out_of_memory(device, bytes);
+    }
+    ul_storage *s = ul__alloc(sizeof *s);
+    if (!s) {
+        if (data) ul__arena_free(data);
+        return ul__fail(UL_ENOMEM, "out of memory: no room for a tensor's record");
+    }
+    *s = (ul_storage){.refs = 1, .device = device, .data = data, .bytes = bytes};
+    s->next = devices[device].first;
+    if (s->next) s->next->previous = s;
+    devices[device].first = s;
+    if (origin && bytes >= large) origin(origin_context, s->origin, sizeof s->origin);
+    devices[device].live += counted(bytes);
+    if (devices[device].live > devices[device].peak) devices[device].peak = devices[device].live;
+    *out = s;
+    return UL_OK;
+}
+
+void ul__storage_free(ul_storage *s)
+{
+    if (--s->refs > 0) return;
+    if (s->next) s->next->previous = s->previous;
+    if (s->previous)
+        s->previous->next = s->next;
+    else
+        devices[s->device].first = s->next;
+    devices[s->device].live -= counted(s->bytes);
+    if (s->data) ul__arena_free(s->data);
+    free(s);
+}
