@@ -170,6 +170,15 @@ int ul__grad_add(ul_call *call, int i, ul_tensor *g)
     return add ? add_into(buffer, g) : cast_into(buffer, g);
 }
 
+void ul__grad_take(ul_call *call, int i, ul_tensor *g)
+{
+    assert(!call->pending[i] && "a rule asks for each gradient once");
+    if (call->variable[i])
+        call->pending[i] = g; /* merge_pending() moves it where nothing has arrived yet */
+    else
+        ul_tensor_free(g);
+}
+
 /* Converts and adds what the rule wrote beside the gradient itself. */
 static int merge_pending(ul_call *call)
 {
@@ -297,6 +306,7 @@ static int walk(int64_t top, int64_t floor, int retain)
         int64_t floor_before = tape->floor;
         tape->floor = tape->count;
         call->running = 1;
+        call->again = retain;
         rc = run_rule(call, dy);
         call->running = 0;
         tape->floor = floor_before;

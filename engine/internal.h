@@ -56,6 +56,13 @@ static inline void *ul__data(const ul_tensor *t)
                             : NULL;
 }
 
+/* The data of an argument that may be left out: NULL only where t is NULL, on meta too, so that
+ * what a kernel costs there counts it. */
+static inline void *ul__given(ul_tensor *t)
+{
+    return t && !t->storage->data ? t : t ? ul__data(t) : NULL;
+}
+
 /* ---- the tape ---- */
 
 enum { UL_MAX_INPUTS = 4, UL_MAX_OUTPUTS = 2, UL_MAX_SAVED = 8 };
@@ -104,6 +111,7 @@ struct ul_call {
     int n_outputs;
     int64_t position; /* on the tape */
     int running;      /* its rule is being run */
+    int again;        /* the rule may run again: what is saved has to stay as it is */
     ul_call *next_dead;
 };
 
@@ -143,6 +151,9 @@ int ul__grad_acc(ul_grad *grad, ul_call *call, int i);
 /* In a rule: adds g (any strides, input i's dtype; its shape, or one that i was broadcast to) to
  * input i's gradient. */
 int ul__grad_add(ul_call *call, int i, ul_tensor *g);
+/* In a rule: the same for a contiguous g of input i's shape, in its dtype or accumulator type, that
+ * nobody else uses: it becomes the gradient itself where it can. Takes g over. */
+void ul__grad_take(ul_call *call, int i, ul_tensor *g);
 /* In a rule: the gradient of input i as a tensor to write views of, zeroed where it is new; *grad
  * is borrowed, NULL where none is wanted. */
 int ul__grad_tensor(ul_tensor **grad, ul_call *call, int i);
@@ -224,6 +235,11 @@ int ul__check_device(const char *op, const char *name_a, const ul_tensor *a, con
                      const ul_tensor *b);
 int ul__check_float(const char *op, const char *name, const ul_tensor *x);
 int ul__check_dtype(const char *op, const char *name, const ul_tensor *x, ul_dtype dtype);
+
+/* Whether all ids (i64, contiguous) are rows of a table of n, or equal to *except where that is
+ * given; else UL_EVALUE names the first that is not, as `what`. (embedding.c) */
+int ul__check_ids(const char *op, const char *what, const ul_tensor *ids, int64_t n,
+                  const int64_t *except);
 
 #define UL_TRY(expression)       \
     do {                         \

@@ -1,0 +1,138 @@
+/* optimizer.c - steps of AdamW and SGD, and the norm of gradients; in place, outside of the tape.
+ */
+#include <math.h>
+
+#include "../internal.h"
+
+/* What goes with a parameter (its gradient, a moment, the master copy) has its shape, in
+ * accumulators.
+ */
+static int check_beside(const char *op, const char *name, const ul_tensor *x, const ul_tensor *p)
+{
+    if (x == NULL) return UL_OK;
+    UL_TRY(ul__check_device(op, "the parameter", p, name, x));
+    UL_TRY(ul__check_dtype(op, name, x, ul_dtype_acc(p->dtype)));
+    int fits = x->ndim == p->ndim;
+    for (int d = 0; fits && d < p->ndim; d++) fits = x->shape[d] == p->shape[d];
+    UL_REQUIRE(fits, UL_ESHAPE, "%s: %s %s does not fit the parameter %s", op, name, ul__shape(x),
+               ul__shape(p));
+    UL_REQUIRE(ul_tensor_is_contiguous(x), UL_ESHAPE, "%s: %s %s must be contiguous", op, name,
+               ul__shape(x));
+    return UL_OK;
+}
+
+static int check_param(const char *op, const ul_tensor *p, double lr, double weight_decay)
+{
+    UL_TRY(ul__check_float(op, "the parameter", p));
+    UL_REQUIRE(ul_tensor_is_contiguous(p), UL_ESHAPE, "%s: the parameter %s must be contiguous", op,
+               ul__shape(p));
+    UL_REQUIRE(ul_tensor_is_leaf(p), UL_EGRAD, "%s: the parameter %s was made by an op", op,
+               ul__shape(p));
+    UL_REQUIRE(isfinite(lr) && isfinite(weight_decay), UL_EVALUE,
+               "%s: lr = %g and weight_decay = %g must be finite", op, lr, weight_decay);
+    return UL_OK;
+}
+
+/* A step may change leaves; values the tape has saved from before are stale from then on. */
+static void count_change(ul_tensor *t)
+{
+    if (t != NULL) t->storage->version++;
+}
+
+int ul_adamw_(ul_tensor *p, ul_tensor *grad, ul_tensor *m, ul_tensor *v, ul_tensor *master,
+              const ul_adamw_options *options)
+{
+    UL_TRY(check_param("adamw_", p, options->lr, options->weight_decay));
+    UL_TRY(check_beside("adamw_", "grad", grad, p));
+    UL_TRY(check_beside("adamw_", "m", m, p));
+    UL_TRY(check_beside("adamw_", "v", v, p));
+    UL_TRY(check_beside("adamw_", "master", master, p));
+    double beta_1 = options->beta_1, beta_2 = options->beta_2;
+    UL_REQUIRE(beta_1 >= 0 && beta_1 < 1 && beta_2 >= 0 && beta_2 < 1, UL_EVALUE,
+               "adamw_: betas %g and %g must be in [0, 1)", beta_1, beta_2);
+    UL_REQUIRE(options->eps >= 0, UL_EVALUE, "adamw_: eps = %g must not be negative", options->eps);
+    UL_REQUIRE(options->step >= 1, UL_EVALUE, "adamw_: step = %lld, but the first is 1",
+               (long long)options->step);
+
+    const ul_adamw_step step = {.lr = options->lr,
+                                .beta_1 = beta_1,
+                                .beta_2 = beta_2,
+                                .eps = options->eps,
+                                .weight_decay = options->weight_decay,
+                                .bias_1 = 1 - pow(beta_1, (double)options->step),
+                                .bias_2 = 1 - pow(beta_2, (double)options->step)};
+    count_change(p);
+    count_change(m);
+    count_change(v);
+    count_change(master);
+    return ul__kernels(p)->adamw(ul__stream(p), ul__data(p), ul__given(master), ul__data(m),
+                                 ul__data(v), ul__data(grad), ul_tensor_size(p), &step);
+}
+
+int ul_sgd_(ul_tensor *p, ul_tensor *grad, ul_tensor *momentum, ul_tensor *master,
+            const ul_sgd_options *options)
+{
+    UL_TRY(check_param("sgd_", p, options->lr, options->weight_decay));
+    UL_TRY(check_beside("sgd_", "grad", grad, p));
+    UL_TRY(check_beside("sgd_", "momentum", momentum, p));
+    UL_TRY(check_beside("sgd_", "master", master, p));
+    UL_REQUIRE(options->momentum >= 0 && options->momentum < 1, UL_EVALUE,
+               "sgd_: momentum = %g is outside [0, 1)", options->momentum);
+    UL_REQUIRE(options->momentum == 0 || momentum != NULL, UL_EVALUE,
+               "sgd_: momentum = %g needs a tensor to keep it in", options->momentum);
+    UL_REQUIRE(!options->nesterov || options->momentum > 0, UL_EVALUE,
+               "sgd_: nesterov needs a momentum above 0");
+    count_change(p);
+    count_change(momentum);
+    count_change(master);
+    return ul__kernels(p)->sgd(ul__stream(p), ul__data(p), ul__given(master), ul__given(momentum),
+                               ul__data(grad), ul_tensor_size(p), options->lr, options->momentum,
+                               options->weight_decay, options->nesterov);
+}
+
+static int sum_squares(double *sum, const ul_tensor *x)
+{
+    ul_tensor *flat;
+    UL_TRY(ul__check_float("global_norm", "x", x));
+    UL_TRY(ul_tensor_is_contiguous(x) ? ul__alias(&flat, x) : ul__compact(&flat, x));
+    *sum = 0; /* what it stays on meta */
+    int rc = ul__kernels(x)->sum_squares(ul__stream(x), sum, ul__data(flat), ul_tensor_size(x));
+    ul_tensor_free(flat);
+    return rc;
+}
+
+int ul_global_norm(double *norm, ul_tensor *const *xs, int n)
+{
+    double total = 0, sum;
+    for (int i = 0; i < n; i++) {
+        UL_TRY(sum_squares(&sum, xs[i]));
+        total += sum;
+    }
+    *norm = sqrt(total);
+    return UL_OK;
+}
+
+static int scale_in_place(ul_tensor *x, double factor)
+{
+    ul_tensor *scalar;
+    const int64_t *strides[] = {x->stride, x->stride, (const int64_t[UL_MAX_DIMS]){0}};
+    ul_loop l;
+    ul__loop(&l, x->ndim, x->shape, 3, strides, 0);
+    UL_TRY(ul_scalar_like(&scalar, x, factor));
+    count_change(x);
+    int rc = ul__kernels(x)->mul(ul__stream(x), ul__data(x), ul__data(x), ul__data(scalar), &l);
+    ul_tensor_free(scalar);
+    return rc;
+}
+
+int ul_clip_grad_norm_(double *norm, ul_tensor *const *xs, int n, double max_norm)
+{
+    double before;
+    UL_REQUIRE(max_norm >= 0, UL_EVALUE, "clip_grad_norm_: max_norm = %g must not be negative",
+               max_norm);
+    UL_TRY(ul_global_norm(&before, xs, n));
+    double factor = max_norm / (before + 1e-6);
+    for (int i = 0; i < n && factor < 1; i++) UL_TRY(scale_in_place(xs[i], factor));
+    *norm = before;
+    return UL_OK;
+}
