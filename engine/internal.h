@@ -174,6 +174,9 @@ int ul__view_of(ul_tensor **out, const ul_tensor *t, int ndim, const int64_t *sh
  * tape). */
 int ul__compact(ul_tensor **out, const ul_tensor *x);
 
+/* y = x, broadcast to y's shape and converted to its dtype; no checks, no tape. */
+int ul__assign(const ul_tensor *y, const ul_tensor *x);
+
 /* ---- memory ---- */
 
 int ul__storage_new(ul_storage **out, ul_device device, int64_t bytes);

@@ -116,8 +116,8 @@ int ul__broadcast(const char *op, int *ndim, int64_t *shape, const ul_tensor *a,
 
 int ul__dim(const char *op, int *dim, const ul_tensor *x)
 {
-    UL_REQUIRE(*dim >= -x->ndim && *dim < x->ndim, UL_ESHAPE, "%s: x %s has no dim %d", op,
-               ul__shape(x), *dim);
+    UL_REQUIRE(*dim >= -x->ndim && *dim < x->ndim, UL_ESHAPE, "%s: x %s has no such dim", op,
+               ul__shape(x));
     if (*dim < 0) *dim += x->ndim;
     return UL_OK;
 }
