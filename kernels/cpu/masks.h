@@ -1,0 +1,49 @@
+/* masks.h - who sees whom in attention: causal order, window and documents as one range of keys.
+ */
+#ifndef UL_MASKS_H
+#define UL_MASKS_H
+
+#include "../kernels.h"
+
+/* Keys low <= j < high of one row of the batch; nothing where low == high. */
+typedef struct key_range {
+    int64_t low, high;
+} key_range;
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* The document that holds token `at` of the flattened B T; the empty ones before it are passed. */
+static inline key_range document_at(const ul_attention_args *a, int64_t at)
+{
+    int64_t low = 0, high = a->n_docs; /* docs[low] <= at, high is beyond */
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (a->docs[middle] <= at)
+            low = middle;
+        else
+            high = middle;
+    }
+    return (key_range){a->docs[low], a->docs[low + 1]};
+}
+
+/* The keys that query i of batch row b sees. Neither bound falls as i rises, so what a run of
+ * queries sees lies between the first one's low and the last one's high.
+ */
+static inline key_range visible_keys(const ul_attention_args *a, int64_t b, int64_t i)
+{
+    int64_t tokens = a->k_tokens, at = i + a->q_start;
+    key_range seen = {0, tokens};
+    if (a->causal) seen.high = at < 0 ? 0 : least(at + 1, tokens);
+    if (a->window > 0 && at >= a->window) seen.low = least(at - a->window + 1, tokens);
+    if (a->docs && a->n_docs > 0) {
+        if (at < 0) return (key_range){0, 0};
+        if (at >= tokens) return (key_range){tokens, tokens};
+        key_range document = document_at(a, b * tokens + at);
+        seen.low = most(seen.low, document.low - b * tokens);
+        seen.high = least(seen.high, document.high - b * tokens);
+    }
+    return seen;
+}
+
+#endif
