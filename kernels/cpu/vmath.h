@@ -98,4 +98,19 @@ static inline float fast_tanh(float x)
 
 static inline acc fast_sigmoid(acc x) { return 1 / (1 + fast_exp(-x)); }
 
+/* y = x p, p = sigmoid(x); dy/dx = p + x p (1 - p). */
+static inline acc silu(acc x) { return x * fast_sigmoid(x); }
+static inline acc silu_slope(acc x)
+{
+    acc p = fast_sigmoid(x);
+    return p * (1 + x * (1 - p));
+}
+
+/* The C library's function for accumulators. */
+#if UL_TYPE_IS(f64)
+#define LIBM(name) name
+#else
+#define LIBM(name) name##f
+#endif
+
 #endif
