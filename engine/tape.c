@@ -145,6 +145,12 @@ static int touches_grad(const ul_call *call)
 
 int ul__recording(const ul_call *call) { return ul__tape.enabled && touches_grad(call); }
 
+static int takes_grad(const ul_call *call, int i, const ul_tensor *output)
+{
+    int constant = i < UL_MAX_OUTPUTS && call->constant_outputs >> i & 1;
+    return output && ul_dtype_is_float(output->dtype) && !constant;
+}
+
 /* The heap copy of a call, with room for n_in variables and n_out results; nothing in it is owned
  * yet. */
 static ul_call *call_copy(const ul_call *call, int n_in, int n_out)
@@ -178,8 +184,7 @@ static int push(ul_call *call, ul_tensor *const *outputs, int n_out)
     ul_call *kept = call_copy(call, n_in, n_out);
     if (!kept) return ul__fail(UL_ENOMEM, "tape: out of memory");
     for (int i = 0; i < n_out; i++) {
-        if (!outputs[i] || !ul_dtype_is_float(outputs[i]->dtype) || call->constant_outputs >> i & 1)
-            continue;
+        if (!takes_grad(call, i, outputs[i])) continue;
         ul_variable *v = variable_new(outputs[i]);
         if (!v) {
             while (i-- > 0) free(kept->made[i]);
@@ -263,6 +268,14 @@ ul_tensor *ul__contiguous(ul_call *call, ul_tensor *x)
     return *slot;
 }
 
+/* Whether a gradient could ever arrive: what only makes integers is not recorded. */
+static int has_variable_output(const ul_call *call)
+{
+    for (int i = 0; i < UL_MAX_OUTPUTS; i++)
+        if (takes_grad(call, i, call->output[i])) return 1;
+    return 0;
+}
+
 static void free_saved(ul_call *call)
 {
     for (int i = 0; i < UL_MAX_SAVED; i++) {
@@ -275,7 +288,7 @@ static void free_saved(ul_call *call)
 int ul__finish_2(ul_call *call, ul_tensor **out_0, ul_tensor **out_1)
 {
     if (call->rc == UL_OK && touches_grad(call)) ul__tape.seen = 1;
-    int recording = call->rc == UL_OK && ul__recording(call);
+    int recording = call->rc == UL_OK && ul__recording(call) && has_variable_output(call);
     if (recording) call->rc = push(call, call->output, UL_MAX_OUTPUTS);
     if (!recording || call->rc < 0) free_saved(call);
     for (int i = 0; i < UL_MAX_INPUTS; i++) ul_tensor_free(call->temporary[i]);

@@ -20,8 +20,10 @@ static int handle(ul_tensor **out, ul_storage *storage, ul_dtype dtype, int ndim
     ul_tensor *t = ul__alloc(sizeof *t);
     if (!t) return ul__fail(UL_ENOMEM, "out of memory: no room for a tensor's record");
     *t = (ul_tensor){.refs = 1, .dtype = dtype, .ndim = ndim, .offset = offset, .storage = storage};
-    memcpy(t->shape, shape, (size_t)ndim * sizeof *shape);
-    memcpy(t->stride, stride, (size_t)ndim * sizeof *stride);
+    for (int i = 0; i < ndim; i++) { /* both may be NULL where ndim is 0 */
+        t->shape[i] = shape[i];
+        t->stride[i] = stride[i];
+    }
     live[storage->device]++;
     *out = t;
     return UL_OK;
