@@ -160,6 +160,11 @@ int ul__grad_tensor(ul_tensor **grad, ul_call *call, int i);
 /* In a rule: whether input i wants a gradient. */
 static inline int ul__wants_grad(const ul_call *call, int i) { return call->variable[i] != NULL; }
 
+/* The rule of ops whose output 0 is elements picked from input 0, seen as [outer, n, inner]: dx =
+ * dy added at the elements picked. saved[0]: index [outer, m, inner]; i: outer, n, m, inner.
+ */
+int ul__pick_backward(ul_call *call, ul_tensor *const *dy);
+
 /* Refuses a change in place of a tensor the tape cares about; counts it otherwise. */
 int ul__change(const char *op, ul_tensor *t);
 
