@@ -84,14 +84,12 @@ static inline vec v_exp(vec x)
 /* |x| < 0.65: x + x^3 p(x^2), p a minimax polynomial (7e-9); else 1 - 2 / (exp(2 |x|) + 1). */
 static inline float fast_tanh(float x)
 {
-    float z = x * x;
+    float z = x * x, size = fabsf(x);
     float p =
         (((-5.51516423e-3f * z + 2.04694197e-2f) * z - 5.36880232e-2f) * z + 0.133308306f) * z -
         0.333332598f;
-    float near = x + x * z * p;
-    float size = fabsf(x);
-    float far = copysignf(1 - 2 / (fast_exp(2 * size) + 1), x);
-    return size < 0.65f ? near : far;
+    float near = size + size * z * p, far = 1 - 2 / (fast_exp(2 * size) + 1);
+    return copysignf(size < 0.65f ? near : far, x);
 }
 
 #endif
