@@ -32,7 +32,10 @@ static void sum_line(reduce_state *state, const real *x, int64_t step, int64_t n
 #endif
 }
 
-static void sum_merge(reduce_state *state, const reduce_state *next) { state->total += next->total; }
+static void sum_merge(reduce_state *state, const reduce_state *next)
+{
+    state->total += next->total;
+}
 
 typedef struct sum_output {
     ul_grad y;
@@ -271,7 +274,8 @@ int CPU(cumsum)(ul_stream *s, ul_grad y, const void *x, int64_t rows, int64_t co
 
 #if UL_TYPE_FLOAT
 
-/* ---- log-sum-exp: the largest element first, then the sum of what is left of each exponential ---- */
+/* ---- log-sum-exp: the largest element first, then the sum of what is left of each exponential
+ * ---- */
 
 static void exp_line(reduce_state *state, const real *x, int64_t step, int64_t n, int64_t flat,
                      acc shift)

@@ -1,8 +1,8 @@
 /* reduce.h - reductions of the trailing dims of a loop, in an order that depends on shapes alone.
  *
- * What is reduced into one output is walked as lines (runs along the innermost reduced dim), cut into
- * at most REDUCE_BLOCKS blocks whose states are merged in order. Threads share outputs where there are
- * many, blocks where there are few.
+ * What is reduced into one output is walked as lines (runs along the innermost reduced dim), cut
+ * into at most REDUCE_BLOCKS blocks whose states are merged in order. Threads share outputs where
+ * there are many, blocks where there are few.
  */
 #ifndef UL_REDUCE_H
 #define UL_REDUCE_H
@@ -26,7 +26,8 @@ typedef struct reduce_state {
 typedef struct reduce_op {
     reduce_state start;
     /* Takes in n elements from x on, `step` apart; the first is element `flat` of those reduced. */
-    void (*line)(reduce_state *state, const real *x, int64_t step, int64_t n, int64_t flat, acc shift);
+    void (*line)(reduce_state *state, const real *x, int64_t step, int64_t n, int64_t flat,
+                 acc shift);
     void (*merge)(reduce_state *state, const reduce_state *next);
 } reduce_op;
 
@@ -34,11 +35,12 @@ typedef struct reduce_job {
     const ul_loop *l;
     const real *x;
     const reduce_op *op;
-    int kept;                       /* dims of the output */
-    int64_t outputs, elements;      /* outputs, and what is reduced into each */
+    int kept;                  /* dims of the output */
+    int64_t outputs, elements; /* outputs, and what is reduced into each */
     int64_t block, blocks, piece;
-    const acc *shift;               /* NULL, or one for the output being worked on */
-    void (*done)(const struct reduce_job *job, int64_t y_at, int64_t x_at, const reduce_state *state);
+    const acc *shift; /* NULL, or one for the output being worked on */
+    void (*done)(const struct reduce_job *job, int64_t y_at, int64_t x_at,
+                 const reduce_state *state);
     const void *arg;
     int64_t x_at; /* of the output being shared by blocks */
     reduce_state *states;
