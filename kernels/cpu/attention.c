@@ -232,11 +232,11 @@ static void end_strip(const forward *f, const strip *s, int64_t b)
     const ul_attention_args *a = f->args;
     real *o = f->o + b * a->o_stride[0] + s->first * a->o_stride[1] + s->head * a->o_stride[2];
     acc *lse = f->lse + (b * a->n_heads + s->head) * a->q_tokens + s->first;
-    for (int64_t i = 0; i < s->rows; i++, o += a->o_stride[1]) {
-        acc sum = s->sum[i], factor = sum == 0 ? 0 : 1 / sum;
-        for (int64_t d = 0; d < a->head_dim; d++) o[d] = store(s->o[i * f->width + d] * factor);
-        lse[i] = s->top[i] * (acc)LOG_OF_2 + (acc)log(sum);
+    for (int64_t i = 0; i < s->rows; i++) {
+        lse[i] = s->top[i] * (acc)LOG_OF_2 + (acc)log(s->sum[i]);
+        s->sum[i] = s->sum[i] == 0 ? 0 : 1 / s->sum[i];
     }
+    give_rows(o, a->o_stride[1], 0, s->o, f->width, s->sum, s->rows, a->head_dim);
 }
 
 /* Items of the last queries come first: with a causal mask they are the longest. */

@@ -62,6 +62,21 @@ static inline void load_rows(acc *y, const real *x, int64_t stride, int64_t rows
     }
 }
 
+/* y [rows, dim] (+)= x [rows, width], row i of it times factor[i] (NULL: as it is). */
+static inline void give_rows(real *y, int64_t stride, int add, const acc *x, int64_t width,
+                             const acc *factor, int64_t rows, int64_t dim)
+{
+    int64_t whole = dim / VL * VL;
+    for (int64_t i = 0; i < rows; i++, y += stride, x += width) {
+        acc by = factor ? factor[i] : 1;
+        for (int64_t d = 0; d < whole; d += VL) {
+            vec z = v_load_acc(x + d) * by;
+            v_store(y + d, add ? v_load(y + d) + z : z);
+        }
+        for (int64_t d = whole; d < dim; d++) give(y + d, add, x[d] * by);
+    }
+}
+
 /* y [dim, width] = factor x [rows, dim]^T, zero beyond rows. */
 static inline void load_transposed(acc *y, const real *x, int64_t stride, int64_t rows, int64_t dim,
                                    int64_t width, acc factor)

@@ -203,10 +203,14 @@ static void pass_turn(const backward *w, const meeting *m)
 static void add_dq(const backward *w, const space *x, const meeting *m)
 {
     const ul_attention_args *a = w->args;
-    int64_t step = a->n_heads * a->head_dim;
-    acc *sum = w->dq_sum + (m->b * a->q_tokens + m->first) * step + m->head * a->head_dim;
-    for (int64_t i = 0; i < m->rows; i++, sum += step)
-        for (int64_t d = 0; d < a->head_dim; d++) sum[d] += x->dq[i * w->width + d];
+    int64_t dim = a->head_dim, whole = dim / VL * VL, step = a->n_heads * dim;
+    acc *sum = w->dq_sum + (m->b * a->q_tokens + m->first) * step + m->head * dim;
+    const acc *dq = x->dq;
+    for (int64_t i = 0; i < m->rows; i++, sum += step, dq += w->width) {
+        for (int64_t d = 0; d < whole; d += VL)
+            v_store_acc(sum + d, v_load_acc(sum + d) + v_load_acc(dq + d));
+        for (int64_t d = whole; d < dim; d++) sum[d] += dq[d];
+    }
 }
 
 static void multiply(const backward *w, const space *x, const meeting *m)
@@ -272,15 +276,6 @@ static int64_t find_tile(const backward *w, int64_t b, int64_t key, int beyond)
     return low;
 }
 
-static void write_rows(ul_grad y, int64_t at, int64_t stride, const acc *x, int64_t width,
-                       int64_t rows, int64_t dim)
-{
-    if (!y.data) return;
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t d = 0; d < dim; d++)
-            give((real *)y.data + at + i * stride + d, y.add, x[i * width + d]);
-}
-
 /* Items go key tile by key tile over all heads: neighbours rarely wait for each other. */
 static void backward_item(void *arg, int64_t item, int thread)
 {
@@ -304,8 +299,9 @@ static void backward_item(void *arg, int64_t item, int thread)
             meet(w, &x, b, head, tile, k0);
     int64_t step = a->n_kv_heads * a->head_dim;
     int64_t at = (b * a->k_tokens + k0) * step + kv * a->head_dim;
-    write_rows(w->dk, at, step, x.dk, w->width, n, a->head_dim);
-    write_rows(w->dv, at, step, x.dv, w->width, n, a->head_dim);
+    real *dk = w->dk.data, *dv = w->dv.data;
+    if (dk) give_rows(dk + at, step, w->dk.add, x.dk, w->width, NULL, n, a->head_dim);
+    if (dv) give_rows(dv + at, step, w->dv.add, x.dv, w->width, NULL, n, a->head_dim);
 }
 
 static void finish_item(void *arg, int64_t item, int thread)
@@ -315,7 +311,8 @@ static void finish_item(void *arg, int64_t item, int thread)
     int64_t step = a->n_heads * a->head_dim, first = item * w->queries;
     int64_t rows = least(w->queries, a->batch * a->q_tokens - first);
     (void)thread;
-    write_rows(w->dq, first * step, step, w->dq_sum + first * step, step, rows, step);
+    give_rows((real *)w->dq.data + first * step, step, w->dq.add, w->dq_sum + first * step, step,
+              NULL, rows, step);
 }
 
 int CPU(attention_backward)(ul_stream *s, ul_grad dq, ul_grad dk, ul_grad dv, const void *d_o,
