@@ -1,5 +1,6 @@
 -- .luacheckrc - what luacheck may expect.
 std = 'luajit'
+self = false
 max_line_length = 100
 files['tests'] = { std = '+busted' }
 files['lua/ulysses/meta.lua'] = { ignore = { '212', '111', '112', '113' } }

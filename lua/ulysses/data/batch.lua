@@ -1,0 +1,136 @@
+-- batch.lua - rows of tokens with their labels, and the one denominator that their losses share.
+local ul = require 'ulysses'
+local raise = require 'ulysses.raise'
+
+local IGNORE = -100
+
+---@class Batch
+---@field inputs userdata i64 [B, T]
+---@field targets userdata i64 [B, T]; -100 where there is nothing to predict
+---@field positions userdata i64 [T], or [B, T] where documents restart them
+---@field docs userdata|nil i64 offsets of documents over the flattened B T, nil: a row is one
+---@field count integer labels in here
+---@field denominator integer labels in the whole step
+local Batch = {}
+Batch.__index = Batch
+
+-- A step's batch and the micro-batches cut from it share the losses that were reported.
+local function new(fields, parent)
+  fields.denominator = parent and parent.denominator or fields.count
+  fields.losses = parent and parent.losses or {}
+  return setmetatable(fields, Batch)
+end
+
+-- Fills the positions, and the document offsets where a row holds more than one document.
+local function mark_documents(fields, rows, length)
+  local several = false
+  for _, row in ipairs(rows) do several = several or #row.starts > 1 end
+  if not several then
+    fields.positions = ul.empty { length, dtype = 'i64' }
+    local p = fields.positions:data()
+    for t = 0, length - 1 do p[t] = t end
+    return
+  end
+  local offsets = {}
+  fields.positions = ul.empty { #rows, length, dtype = 'i64' }
+  local p = fields.positions:data()
+  for b, row in ipairs(rows) do
+    local base = (b - 1) * length
+    for i, start in ipairs(row.starts) do
+      local stop = row.starts[i + 1] or length
+      offsets[#offsets + 1] = base + start
+      for t = start, stop - 1 do p[base + t] = t - start end
+    end
+  end
+  offsets[#offsets + 1] = #rows * length
+  fields.docs = ul.tensor(offsets, { dtype = 'i64' })
+end
+
+--- Makes the batch of some rows { first =, starts = } of a corpus (see rows.lua). The label of a
+--- token is the token after it, shifted here on the whole row; none across documents.
+local function assemble(corpus, rows, length)
+  local inputs = ul.empty { #rows, length, dtype = 'i64' }
+  local targets = ul.empty { #rows, length, dtype = 'i64' }
+  local x, y, tokens = inputs:data(), targets:data(), corpus.tokens:data()
+  local n, pad, count = corpus.n, corpus.tokenizer.pad, 0
+  for b, row in ipairs(rows) do
+    local base = (b - 1) * length
+    for t = 0, length - 1 do
+      local i = row.first + t
+      x[base + t] = i < n and tokens[i] or pad
+      y[base + t] = i + 1 < n and tokens[i + 1] or IGNORE
+      if i + 1 < n then count = count + 1 end
+    end
+    for _, boundary in ipairs(row.boundaries) do
+      y[base + boundary - 1] = IGNORE
+      count = count - 1
+    end
+  end
+  local fields = { inputs = inputs, targets = targets, count = count, rows = rows }
+  mark_documents(fields, rows, length)
+  return new(fields)
+end
+
+--- A batch of tensors that are there already; labels of -100 do not count.
+---@param inputs userdata i64 [B, T]
+---@param targets userdata i64 [B, T]
+local function from(inputs, targets)
+  local B, T = inputs:size()
+  local rows, count, y = {}, 0, targets:data()
+  for b = 1, B do rows[b] = { starts = { 0 } } end
+  for i = 0, B * T - 1 do
+    if y[i] ~= IGNORE then count = count + 1 end
+  end
+  local fields = { inputs = inputs, targets = targets, count = count, rows = rows }
+  mark_documents(fields, rows, T)
+  return new(fields)
+end
+
+--- Iterates over n micro-batches: the same rows in n parts. Their losses and gradients add up to
+--- those of the whole batch, for they share its denominator.
+---@param n integer
+function Batch:micros(n)
+  local B, T = self.inputs:size()
+  if n < 1 or n > B or n ~= math.floor(n) then
+    raise('batch:micros: cannot cut %d rows into %g parts', B, n)
+  end
+  local i = 0
+  return function()
+    if i == n then return nil end
+    local first, last = math.floor(i * B / n) + 1, math.floor((i + 1) * B / n)
+    i = i + 1
+    if n == 1 then return self end
+    local rows = {}
+    for b = first, last do rows[#rows + 1] = self.rows[b] end
+    local fields = {
+      inputs = self.inputs:narrow(1, first, #rows),
+      targets = self.targets:narrow(1, first, #rows),
+      rows = rows,
+    }
+    mark_documents(fields, rows, T)
+    return new(fields, self)
+  end
+end
+
+--- Turns a sum of losses over the labels in here into this batch's share of the step's mean, and
+--- reports it to the step.
+---@param sum userdata
+---@return userdata
+function Batch:mean(sum)
+  local loss = sum / math.max(1, self.denominator)
+  self.losses[#self.losses + 1] = loss:detach():keep()
+  return loss
+end
+
+--- The step's loss: what was reported so far. Reading it ends the reports.
+---@return number
+function Batch:loss()
+  for i, loss in ipairs(self.losses) do
+    self.losses.total = (self.losses.total or 0) + loss:item()
+    loss:free()
+    self.losses[i] = nil
+  end
+  return self.losses.total or 0
+end
+
+return { assemble = assemble, from = from }

@@ -1,0 +1,97 @@
+-- rows.lua - a corpus cut into rows, their order, and batches of them.
+local batch = require 'ulysses.data.batch'
+local options = require 'ulysses.options'
+local permutation = require 'ulysses.data.permutation'
+local raise = require 'ulysses.raise'
+
+---@class Rows
+---@field n integer how many rows an epoch has
+local Rows = {}
+Rows.__index = Rows
+
+--- Row i (from 0) holds tokens [i length, (i + 1) length], both ends included: the last one is the
+--- label of the one before it, and the first input of the next row.
+local function new(corpus, length)
+  local n = math.max(0, math.ceil((corpus.n - 1) / length))
+  return setmetatable({ corpus = corpus, length = length, n = n }, Rows)
+end
+
+--- Another order in each epoch, the same for the same seed.
+---@param given { seed: integer }?
+function Rows:shuffle(given)
+  self.seed = options.read('shuffle', given, { seed = 0 }).seed
+  return self
+end
+
+--- How many rows a batch has (over all micro-batches).
+---@param size integer
+function Rows:batch(size)
+  if size < 1 or size ~= math.floor(size) then
+    raise('batch: a batch needs a positive number of rows, got %g', size)
+  end
+  self.size = size
+  return self
+end
+
+-- The first document that begins behind token `first`: its index in starts.
+local function first_start_after(starts, first)
+  local low, high = 1, #starts + 1
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if starts[middle] > first then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+-- Row i: its first token, where documents start in it (from 0, 0 always among them), and where
+-- tokens stand that no token before them is to predict (1 to length).
+local function row_at(self, i)
+  local starts, first = self.corpus.starts, i * self.length
+  local row = { first = first, starts = { 0 }, boundaries = {} }
+  for k = first_start_after(starts, first), #starts do
+    local at = starts[k] - first
+    if at > self.length then break end
+    row.boundaries[#row.boundaries + 1] = at
+    if at < self.length then row.starts[#row.starts + 1] = at end
+  end
+  return row
+end
+
+-- The row that stands at `position` of the endless sequence of epochs.
+local function row_in_sequence(self, position)
+  local epoch, index = math.floor(position / self.n), position % self.n
+  if self.seed then index = permutation(self.n, self.seed, epoch, index) end
+  return row_at(self, index)
+end
+
+local function check(self, caller)
+  if self.n == 0 then raise('%s: the text has less than two tokens', caller) end
+  if not self.size then raise('%s: say how large a batch is first, with :batch(n)', caller) end
+end
+
+--- The k-th batch (from 1) of an endless sequence of epochs. It depends on k alone, so that a run
+--- may begin anywhere.
+---@param k integer
+function Rows:at(k)
+  check(self, 'at')
+  local rows = {}
+  for b = 1, self.size do rows[b] = row_in_sequence(self, (k - 1) * self.size + b - 1) end
+  return batch.assemble(self.corpus, rows, self.length)
+end
+
+--- Iterates over all rows once, in the order of the text; the last batch may be smaller.
+function Rows:once()
+  check(self, 'once')
+  local i = 0
+  return function()
+    if i >= self.n then return nil end
+    local rows = {}
+    while i < self.n and #rows < self.size do
+      rows[#rows + 1] = row_at(self, i)
+      i = i + 1
+    end
+    return batch.assemble(self.corpus, rows, self.length)
+  end
+end
+
+return { new = new }

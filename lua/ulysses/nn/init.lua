@@ -1,0 +1,13 @@
+-- init.lua - ul.nn: modules and what they are made with.
+local module = require 'ulysses.nn.module'
+local norm = require 'ulysses.nn.norm'
+
+return {
+  class = module.class,
+  parameter = module.parameter,
+  Linear = require 'ulysses.nn.linear',
+  Embedding = require 'ulysses.nn.embedding',
+  RMSNorm = norm.RMSNorm,
+  LayerNorm = norm.LayerNorm,
+  List = require 'ulysses.nn.list',
+}

@@ -1,0 +1,94 @@
+-- llama3.lua - a Llama 3, trained from scratch on bytes of text.
+--
+--   ulysses-lua recipes/llama3.lua                          as below
+--   ulysses-lua recipes/llama3.lua steps=500 model.dim=512  any setting is overridden like this
+local ul = require 'ulysses'
+local nn, F = ul.nn, ul.F
+
+local recipe = ul.recipe 'llama3' {
+  model = { vocab = 260, dim = 256, n_layers = 4, n_heads = 8, n_kv_heads = 4, ffn = 688,
+            rope_theta = 500000, eps = 1e-5, tied = false },
+  data = ul.data.sample(), tokenizer = 'bytes', held_out = 0.05,
+  seq_len = 512, batch = 4, accumulate = 1, steps = 300, lr = 3e-3, warmup = 20, clip = 1.0,
+  weight_decay = 0.1, dtype = 'f32', seed = 1, log_every = 10,
+}
+
+local Attention = nn.class 'Attention'
+function Attention:init(c)
+  self.head_dim = c.dim / c.n_heads
+  self.wq = nn.Linear(c.dim, c.n_heads * self.head_dim)
+  self.wk = nn.Linear(c.dim, c.n_kv_heads * self.head_dim)
+  self.wv = nn.Linear(c.dim, c.n_kv_heads * self.head_dim)
+  self.wo = nn.Linear(c.n_heads * self.head_dim, c.dim, { std = 0.02 / math.sqrt(2 * c.n_layers) })
+end
+function Attention:forward(x, rope, docs)
+  local B, T = x:size()
+  local q = F.rope(self.wq(x):view(B, T, -1, self.head_dim), rope)
+  local k = F.rope(self.wk(x):view(B, T, -1, self.head_dim), rope)
+  local v = self.wv(x):view(B, T, -1, self.head_dim)
+  local o = F.attention(q, k, v, { causal = true, docs = docs })
+  return self.wo(o:view(B, T, -1))
+end
+
+local FeedForward = nn.class 'FeedForward'
+function FeedForward:init(c)
+  self.gate = nn.Linear(c.dim, c.ffn)
+  self.up = nn.Linear(c.dim, c.ffn)
+  self.down = nn.Linear(c.ffn, c.dim, { std = 0.02 / math.sqrt(2 * c.n_layers) })
+end
+function FeedForward:forward(x) return self.down(F.swiglu(self.gate(x), self.up(x))) end
+
+local Block = nn.class 'Block'
+function Block:init(c)
+  self.attention_norm = nn.RMSNorm(c.dim, { eps = c.eps })
+  self.attention = Attention(c)
+  self.ffn_norm = nn.RMSNorm(c.dim, { eps = c.eps })
+  self.ffn = FeedForward(c)
+end
+function Block:forward(x, rope, docs)
+  local y, h = self.ffn_norm(self.attention(self.attention_norm(x), rope, docs), x)
+  return h + self.ffn(y)                     -- h = x + attention, y = norm(h)
+end
+
+local Llama = nn.class 'Llama'
+function Llama:init(c)
+  self.head_dim, self.rope_theta = c.dim / c.n_heads, c.rope_theta
+  self.embed = nn.Embedding(c.vocab, c.dim)
+  self.layers = nn.List()
+  for _ = 1, c.n_layers do self.layers:append(Block(c)) end
+  self.norm = nn.RMSNorm(c.dim, { eps = c.eps })
+  self.head = c.tied and self.embed or nn.Linear(c.dim, c.vocab)
+end
+function Llama:forward(batch)
+  local rope = F.rope_table(batch.positions, self.head_dim, { theta = self.rope_theta })
+  local x = self.embed(batch.inputs)
+  for _, block in ipairs(self.layers) do x = block(x, rope, batch.docs) end
+  return batch:mean(F.linear_cross_entropy(self.norm(x), self.head.weight, batch.targets))
+end
+recipe.model = Llama
+
+function recipe.train(cfg)
+  local model = Llama(cfg.model):to(cfg.dtype):init_weights { seed = cfg.seed }
+  local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay })
+  local text = ul.data.read(cfg.data):tokenize(cfg.tokenizer)
+  local train, held_out = text:hold_out(cfg.held_out)
+  local data = train:pack(cfg.seq_len):shuffle { seed = cfg.seed }:batch(cfg.batch)
+  local run = ul.run { model = model, optim = optim, data = data, log_every = cfg.log_every }
+  for step, batch in run:steps(cfg.steps) do
+    optim.lr = ul.optim.cosine(step, cfg)
+    for micro in batch:micros(cfg.accumulate) do
+      model(micro):backward()                -- each loss arrives divided by the step's labels
+    end
+    local norm = optim:clip(cfg.clip)
+    optim:step()                             -- and clears the gradients
+    run:log { grad_norm = norm, lr = optim.lr }
+  end
+  local loss = run:evaluate(held_out:pack(cfg.seq_len):batch(cfg.batch))
+  print(('first loss     %.4f  (ln of the vocabulary %.4f)'):format(run.losses[1],
+                                                                  math.log(cfg.model.vocab)))
+  print(('held-out loss  %.4f  (bigram entropy of the text %.4f)'):format(loss,
+                                                                         text:bigram_entropy()))
+  return model, run
+end
+
+return recipe:main()
