@@ -194,7 +194,7 @@ int ul_tensor_get_int(int64_t *value, const ul_tensor *t, const int64_t *index)
 
 int ul_tensor_set(ul_tensor *t, const int64_t *index, double value)
 {
-    ul_tensor *cell;
+    ul_tensor *cell = NULL;
     if (!element("set", t, index)) return t->storage->device == UL_META ? UL_EDEVICE : UL_EVALUE;
     int64_t at = t->offset;
     for (int i = 0; i < t->ndim; i++) at += index[i] * t->stride[i];
