@@ -285,6 +285,24 @@ static void drop_grads(ul_call *call)
         }
 }
 
+static int is_wanted(const ul_call *call)
+{
+    for (int i = 0; i < call->n_outputs; i++)
+        if (call->made[i]) return 1;
+    return 0;
+}
+
+/* A call that has run keeps the variables of its inputs, with the gradients in them, until the
+ * calls that made those have run too: nothing else may hold them.
+ */
+static void drop_passed(int64_t top, int64_t floor)
+{
+    for (int64_t at = top; at >= floor; at--) {
+        ul_call *call = at < ul__tape.count ? ul__tape.calls[at] : NULL;
+        if (call && call->passed) ul__call_drop(call);
+    }
+}
+
 static int walk(int64_t top, int64_t floor, int retain)
 {
     ul_tape *tape = &ul__tape;
@@ -311,10 +329,10 @@ static int walk(int64_t top, int64_t floor, int retain)
         call->running = 0;
         tape->floor = floor_before;
         if (dy != few) ul__release(dy);
-        int wanted = 0;
-        for (int i = 0; i < call->n_outputs; i++) wanted |= call->made[i] != NULL;
-        if (!retain || !wanted) ul__call_drop(call);
+        call->passed = !retain || !is_wanted(call);
+        if (call->passed) ul__call_empty(call);
     }
+    drop_passed(top, floor);
     return rc;
 }
 

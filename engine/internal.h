@@ -112,6 +112,7 @@ struct ul_call {
     int64_t position; /* on the tape */
     int running;      /* its rule is being run */
     int again;        /* the rule may run again: what is saved has to stay as it is */
+    int passed;       /* backward has passed it and is done with it */
     ul_call *next_dead;
 };
 

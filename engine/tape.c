@@ -57,14 +57,23 @@ void ul__variable_free(ul_variable *v)
 
 /* ---- calls ---- */
 
+void ul__call_empty(ul_call *call)
+{
+    for (int i = 0; i < UL_MAX_SAVED; i++) {
+        ul_tensor_free(call->saved[i]);
+        call->saved[i] = NULL;
+    }
+    if (call->release) call->release(call->context);
+    call->release = NULL;
+}
+
 static void call_free(ul_call *call)
 {
     for (int i = 0; i < call->n_inputs; i++) {
         ul_tensor_free(call->pending[i]);
         ul__variable_free(call->variable[i]);
     }
-    for (int i = 0; i < UL_MAX_SAVED; i++) ul_tensor_free(call->saved[i]);
-    if (call->release) call->release(call->context);
+    ul__call_empty(call);
     free(call);
 }
 
@@ -276,21 +285,12 @@ static int has_variable_output(const ul_call *call)
     return 0;
 }
 
-static void free_saved(ul_call *call)
-{
-    for (int i = 0; i < UL_MAX_SAVED; i++) {
-        ul_tensor_free(call->saved[i]);
-        call->saved[i] = NULL;
-    }
-    if (call->release) call->release(call->context);
-}
-
 int ul__finish_2(ul_call *call, ul_tensor **out_0, ul_tensor **out_1)
 {
     if (call->rc == UL_OK && touches_grad(call)) ul__tape.seen = 1;
     int recording = call->rc == UL_OK && ul__recording(call) && has_variable_output(call);
     if (recording) call->rc = push(call, call->output, UL_MAX_OUTPUTS);
-    if (!recording || call->rc < 0) free_saved(call);
+    if (!recording || call->rc < 0) ul__call_empty(call);
     for (int i = 0; i < UL_MAX_INPUTS; i++) ul_tensor_free(call->temporary[i]);
     ul_tensor **out[UL_MAX_OUTPUTS] = {out_0, out_1};
     for (int i = 0; i < UL_MAX_OUTPUTS; i++)

@@ -16,6 +16,8 @@ typedef struct ul_tape {
 
 extern _Thread_local ul_tape ul__tape;
 
+/* Frees what the call saved. */
+void ul__call_empty(ul_call *call);
 /* Takes the call off the tape and frees it; its outputs can then not be differentiated any more. */
 void ul__call_drop(ul_call *call);
 
