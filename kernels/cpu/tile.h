@@ -43,7 +43,7 @@ enum { TILE_COLS = TILE_VECTORS * VL };
 #ifdef __clang__
 #define TILE_UNROLL _Pragma("unroll")
 #else
-#define TILE_UNROLL _Pragma("GCC unroll 8")
+#define TILE_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 /* sum + a b with a broadcast; on pairs the two products of each word are both added. */
