@@ -34,11 +34,15 @@ static inline operand operand_part(const operand *o, int64_t i, int64_t n, int64
     return (operand){o->x + at, o->ld, n, k, o->along_k};
 }
 
+#if PAIRS
+typedef acc pairs_any __attribute__((vector_size(VECTOR_BYTES), aligned(2), may_alias));
+#endif
+
 /* VL words of x and, in pairs that lie across k, of the row y below it. */
 TILE_INLINE vec load_words(const real *x, const real *y, const int along_k)
 {
 #if PAIRS
-    if (along_k) return v_load_acc((const acc *)x);
+    if (along_k) return *(const pairs_any *)x;
     vecu low = __builtin_convertvector(*(const half_any *)x, vecu);
     vecu high = __builtin_convertvector(*(const half_any *)y, vecu);
     return (vec)(low | high << 16);

@@ -292,10 +292,10 @@ static void apply(double *x, const void *matrix, int dtype, int64_t rows, int64_
  */
 static void large(int dtype, const char *level)
 {
-    enum { M = 1111, N = 1300, K = 1700 };
+    enum { M = 300, N = 1000, K = 1600 };
     static double v[N], bv[K], abv[M], cv[M];
     for (int j = 0; j < N; j++) v[j] = draw(2) ? 1 : -1;
-    for (int trans = 0; trans < 4; trans++) {
+    for (int trans = 1; trans < 3; trans++) {
         ul_gemm g = {.m = M, .n = N, .k = K, .batch = 1, .alpha = 1, .c_acc = 1};
         g.a_trans = trans & 1, g.b_trans = trans >> 1;
         gemm_case t = make_case(dtype, g, 0);
