@@ -149,21 +149,19 @@ TILE_INLINE void add_dots(const int n_few, const int n_many, acc *sum, const acc
                           const real *many, int64_t ld, int64_t k)
 {
     vec total[FEW][FEW];
-    TILE_UNROLL for (int f = 0; f < n_few; f++) TILE_UNROLL for (int j = 0; j < n_many; j++)
-        total[f][j] = (vec){0};
+    UNROLLED (f, n_few)
+        UNROLLED (j, n_many) total[f][j] = (vec){0};
     for (int64_t l = 0; l < k; l += VL) {
-        TILE_UNROLL for (int j = 0; j < n_many; j++)
-        {
+        UNROLLED (j, n_many) {
             const real *at = many + j * ld + l;
             real part[VL] = {0};
             if (l + VL > k) at = memcpy(part, at, (size_t)(k - l) * sizeof(real));
             vec x = v_load(at);
-            TILE_UNROLL for (int f = 0; f < n_few; f++) total[f][j] +=
-                v_load_acc(few + f * FEW_DEPTH + l) * x;
+            UNROLLED (f, n_few) total[f][j] += v_load_acc(few + f * FEW_DEPTH + l) * x;
         }
     }
-    TILE_UNROLL for (int f = 0; f < n_few; f++) TILE_UNROLL for (int j = 0; j < n_many; j++)
-        sum[f * FEW_WIDTH + j] += v_sum(total[f][j]);
+    UNROLLED (f, n_few)
+        UNROLLED (j, n_many) sum[f * FEW_WIDTH + j] += v_sum(total[f][j]);
 }
 
 /* sum [f, j] += few [f, l] many [l, j], for `deep` rows l of n elements. */
@@ -171,13 +169,15 @@ TILE_INLINE void add_rows(const int n_few, const int deep, acc *sum, const acc *
                           const real *many, int64_t ld, int64_t n)
 {
     int64_t j = 0;
-    for (; j + VL <= n; j += VL) TILE_UNROLL for (int f = 0; f < n_few; f++)
-        {
-            vec x = v_load_acc(sum + f * FEW_WIDTH + j);
-            TILE_UNROLL for (int l = 0; l < deep; l++) x +=
-                v_splat(few[f * FEW_DEPTH + l]) * v_load(many + l * ld + j);
-            v_store_acc(sum + f * FEW_WIDTH + j, x);
+    for (; j + VL <= n; j += VL) {
+        vec x[FEW];
+        UNROLLED (l, deep) x[l] = v_load(many + l * ld + j);
+        UNROLLED (f, n_few) {
+            vec total = v_load_acc(sum + f * FEW_WIDTH + j);
+            UNROLLED (l, deep) total += v_splat(few[f * FEW_DEPTH + l]) * x[l];
+            v_store_acc(sum + f * FEW_WIDTH + j, total);
         }
+    }
     for (; j < n; j++)
         for (int f = 0; f < n_few; f++)
             for (int l = 0; l < deep; l++)

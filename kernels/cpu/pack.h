@@ -93,15 +93,14 @@ TILE_INLINE vec operand_words(const operand *o, int64_t line, int64_t at, const 
  */
 TILE_INLINE void transpose(vec row[VL])
 {
-    TILE_UNROLL for (int bit = 1; bit < VL; bit *= 2)
-    {
+    TILE_UNROLL
+    for (int bit = 1; bit < VL; bit *= 2) {
         vec next[VL];
-        TILE_UNROLL for (int i = 0; i < VL / 2; i++)
-        {
+        UNROLLED (i, VL / 2) {
             next[2 * i] = ZIP(row[i], row[i + VL / 2], 0);
             next[2 * i + 1] = ZIP(row[i], row[i + VL / 2], VL / 2);
         }
-        TILE_UNROLL for (int i = 0; i < VL; i++) row[i] = next[i];
+        UNROLLED (i, VL) row[i] = next[i];
     }
 }
 
@@ -114,11 +113,9 @@ TILE_INLINE void pack_turned(acc *to, int64_t step, const operand *o, const int 
     for (int64_t line = 0; line < lines; line += VL)
         for (int64_t at = 0; at < words; at += VL) {
             vec block[VL];
-            TILE_UNROLL for (int i = 0; i < VL; i++) block[i] =
-                operand_words(o, line + i, at, along_k);
+            UNROLLED (i, VL) block[i] = operand_words(o, line + i, at, along_k);
             transpose(block);
-            TILE_UNROLL for (int i = 0; i < VL; i++)
-                v_store_acc(to + (at + i) * step + line, block[i]);
+            UNROLLED (i, VL) v_store_acc(to + (at + i) * step + line, block[i]);
         }
 }
 

@@ -45,6 +45,8 @@ enum { TILE_COLS = TILE_VECTORS * VL };
 #else
 #define TILE_UNROLL _Pragma("GCC unroll 16")
 #endif
+/* A loop that leaves no loop behind. n must be known where the compiler gets there. */
+#define UNROLLED(i, n) TILE_UNROLL for (int i = 0; i < (n); i++)
 
 /* sum + a b with a broadcast; on pairs the two products of each word are both added. */
 TILE_INLINE vec tile_step(vec sum, const acc *a, vec b, const int pairs)
@@ -66,19 +68,19 @@ TILE_INLINE void tile_block(const int rows, const int vectors, const int pairs, 
                             acc *c, int64_t ldc, int add)
 {
     vec sum[TILE_ROWS][TILE_VECTORS];
-    TILE_UNROLL for (int i = 0; i < rows; i++) TILE_UNROLL for (int j = 0; j < vectors; j++)
-        sum[i][j] = (vec){0};
+    UNROLLED (i, rows)
+        UNROLLED (j, vectors) sum[i][j] = (vec){0};
     for (; k > 0; k--, a += a_step, b += ldb) {
         vec row[TILE_VECTORS];
-        TILE_UNROLL for (int j = 0; j < vectors; j++) row[j] = v_load_acc(b + j * VL);
-        TILE_UNROLL for (int i = 0; i < rows; i++) TILE_UNROLL for (int j = 0; j < vectors; j++)
-            sum[i][j] = tile_step(sum[i][j], a + i * a_row, row[j], pairs);
+        UNROLLED (j, vectors) row[j] = v_load_acc(b + j * VL);
+        UNROLLED (i, rows)
+            UNROLLED (j, vectors) sum[i][j] = tile_step(sum[i][j], a + i * a_row, row[j], pairs);
     }
-    TILE_UNROLL for (int i = 0; i < rows; i++) TILE_UNROLL for (int j = 0; j < vectors; j++)
-    {
-        acc *at = c + i * ldc + j * VL;
-        v_store_acc(at, add ? v_load_acc(at) + sum[i][j] : sum[i][j]);
-    }
+    UNROLLED (i, rows)
+        UNROLLED (j, vectors) {
+            acc *at = c + i * ldc + j * VL;
+            v_store_acc(at, add ? v_load_acc(at) + sum[i][j] : sum[i][j]);
+        }
 }
 
 /* Makes tile_NAME and its three widths. */

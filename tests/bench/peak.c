@@ -21,32 +21,31 @@ typedef float v256 __attribute__((vector_size(32)));
 typedef float v512 __attribute__((vector_size(64)));
 
 #ifdef __clang__
-#define UNROLL _Pragma("unroll")
+#define UNROLLED(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 #else
-#define UNROLL _Pragma("GCC unroll 24")
+#define UNROLLED(i, n) _Pragma("GCC unroll 24") for (int i = 0; i < (n); i++)
 #endif
 
 /* name(turns) applies `step` to each of n sums, `turns` times. */
-#define PEAK_LOOP(name, isa, type, n, step)                                                      \
-    __attribute__((target(isa))) static void name(int64_t turns)                                 \
-    {                                                                                            \
-        type sum[n], x = {0};                                                                    \
-        UNROLL for (int i = 0; i < (n); i++) sum[i] = x;                                         \
-        for (; turns > 0; turns--) {                                                             \
-            UNROLL for (int i = 0; i < (n); i++) __asm__ volatile(step : "+v"(sum[i]) : "v"(x)); \
-        }                                                                                        \
+#define PEAK_LOOP(name, isa, type, n, step)                                 \
+    __attribute__((target(isa))) static void name(int64_t turns)            \
+    {                                                                       \
+        type sum[n], x = {0};                                               \
+        UNROLLED (i, n) sum[i] = x;                                         \
+        for (; turns > 0; turns--) {                                        \
+            UNROLLED (i, n) __asm__ volatile(step : "+v"(sum[i]) : "v"(x)); \
+        }                                                                   \
     }
 
 /* Without a fused instruction the best is a multiplication beside each addition. */
 static void peak_base(int64_t turns)
 {
     v128 sum[SUMS], x = {0};
-    UNROLL for (int i = 0; i < SUMS; i++) sum[i] = x;
+    UNROLLED (i, SUMS) sum[i] = x;
     for (; turns > 0; turns--) {
-        UNROLL for (int i = 0; i < SUMS; i += 2)
-        {
-            __asm__ volatile("mulps %1, %0" : "+x"(sum[i]) : "x"(x));
-            __asm__ volatile("addps %1, %0" : "+x"(sum[i + 1]) : "x"(x));
+        UNROLLED (i, SUMS / 2) {
+            __asm__ volatile("mulps %1, %0" : "+x"(sum[2 * i]) : "x"(x));
+            __asm__ volatile("addps %1, %0" : "+x"(sum[2 * i + 1]) : "x"(x));
         }
     }
 }
