@@ -215,6 +215,7 @@ static void cut_sizes(int dtype, const char *level)
                          .batch = 1,
                          .alpha = 1,
                          .beta = trans == 1,
+                         .bias = trans < 2 ? &marker : NULL,
                          .a_trans = trans & 1,
                          .b_trans = trans >> 1};
             check_case(dtype, g, trans, level);
