@@ -29,6 +29,8 @@ int ul_grad_was_seen(void)
     return seen;
 }
 
+void ul_grad_mark_seen(void) { ul__tape.seen = 1; }
+
 /* ---- variables ---- */
 
 static ul_variable *variable_new(const ul_tensor *t)

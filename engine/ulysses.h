@@ -171,6 +171,8 @@ int ul_custom_record(const ul_custom *custom, ul_tensor *const *inputs, int n_in
 /* Whether an op has seen an input that requires grad since this was last called, recorded or not.
  */
 int ul_grad_was_seen(void);
+/* Makes the next ul_grad_was_seen() say so. */
+void ul_grad_mark_seen(void);
 
 /* ---- random.c ---- */
 

@@ -1,0 +1,171 @@
+/* engine.c - what concerns the engine as a whole: seeds, memory, threads, and hooks for tests. */
+#include <string.h>
+
+#include "host.h"
+
+static int manual_seed(lua_State *L)
+{
+    host_arguments(L, "manual_seed", 1);
+    ul_manual_seed(host_seed(L, 1, "manual_seed"));
+    return 0;
+}
+
+/* random_state() -> seed, next: where the generator stands */
+static int random_state(lua_State *L)
+{
+    uint64_t seed, next;
+    host_arguments(L, "random_state", 0);
+    ul_random_state(&seed, &next);
+    host_push_seed(L, seed);
+    host_push_seed(L, next);
+    return 2;
+}
+
+static int set_random_state(lua_State *L)
+{
+    host_arguments(L, "set_random_state", 2);
+    uint64_t seed = host_seed(L, 1, "set_random_state");
+    ul_random_set_state(seed, host_seed(L, 2, "set_random_state"));
+    return 0;
+}
+
+/* ---- memory ---- */
+
+static void push_stats(lua_State *L, ul_device device)
+{
+    ul_memory_stats stats;
+    ul_memory(&stats, device);
+    const struct {
+        const char *name;
+        int64_t value;
+    } fields[] = {{"live", stats.live},
+                  {"peak", stats.peak},
+                  {"cached", stats.cached},
+                  {"system_allocations", stats.system_allocations},
+                  {"live_tensors", stats.live_tensors}};
+    lua_createtable(L, 0, 5);
+    for (int i = 0; i < 5; i++) {
+        lua_pushnumber(L, (lua_Number)fields[i].value);
+        lua_setfield(L, -2, fields[i].name);
+    }
+}
+
+/* memory() -> { cpu = { live =, peak =, cached =, .. }, meta = { .. } }; memory('cpu') -> one of
+ * them */
+static int memory(lua_State *L)
+{
+    host_arguments(L, "memory", 1);
+    if (!lua_isnil(L, 1)) {
+        push_stats(L, (ul_device)host_choice(L, 1, "memory", "device", host_devices));
+        return 1;
+    }
+    lua_createtable(L, 0, UL_DEVICES);
+    for (int d = 0; d < UL_DEVICES; d++) {
+        push_stats(L, (ul_device)d);
+        lua_setfield(L, -2, host_devices[d]);
+    }
+    return 1;
+}
+
+static int reset_peak_memory(lua_State *L)
+{
+    host_arguments(L, "reset_peak_memory", 0);
+    for (int d = 0; d < UL_DEVICES; d++) ul_memory_reset_peak((ul_device)d);
+    return 0;
+}
+
+/* set_memory_limit(device, bytes); 0: as much as the machine has */
+static int set_memory_limit(lua_State *L)
+{
+    const char *op = "set_memory_limit";
+    host_arguments(L, op, 2);
+    int device = host_choice(L, 1, op, "device", host_devices);
+    int64_t bytes = host_integer(L, 2, op, "bytes");
+    if (bytes < 0) host_fail(L, "set_memory_limit: %lld bytes", (long long)bytes);
+    ul_memory_set_limit((ul_device)device, bytes);
+    return 0;
+}
+
+static int trim_memory(lua_State *L)
+{
+    host_arguments(L, "trim_memory", 0);
+    ul_memory_trim(UL_CPU);
+    return 0;
+}
+
+/* meta_counts() -> flops, bytes counted on the meta device since reset_meta_counts() */
+static int meta_counts(lua_State *L)
+{
+    double flops, bytes;
+    host_arguments(L, "meta_counts", 0);
+    ul_meta_counts(&flops, &bytes);
+    lua_pushnumber(L, flops);
+    lua_pushnumber(L, bytes);
+    return 2;
+}
+
+static int reset_meta_counts(lua_State *L)
+{
+    host_arguments(L, "reset_meta_counts", 0);
+    ul_meta_reset();
+    return 0;
+}
+
+/* ---- the cpu ---- */
+
+/* threads() -> how many; threads(n) sets it */
+static int threads(lua_State *L)
+{
+    host_arguments(L, "threads", 1);
+    int64_t n = host_integer_or(L, 1, "threads", "the number", ul_threads());
+    if (n < 1 || n > 256) host_fail(L, "threads: %lld is outside [1, 256]", (long long)n);
+    if (n != ul_threads()) host_check(L, ul_set_threads((int)n));
+    lua_pushinteger(L, ul_threads());
+    return 1;
+}
+
+/* isa() -> the instruction set level in force; isa(name) sets it */
+static int isa(lua_State *L)
+{
+    host_arguments(L, "isa", 1);
+    if (!lua_isnil(L, 1)) {
+        if (lua_type(L, 1) != LUA_TSTRING) host_fail(L, "isa: the name must be a string");
+        host_check(L, ul_set_isa(lua_tostring(L, 1)));
+    }
+    lua_pushstring(L, ul_isa());
+    return 1;
+}
+
+/* ---- for tests ---- */
+
+/* debug_fail_allocation(n): makes the n-th allocation from now fail; 0 turns that off */
+static int debug_fail_allocation(lua_State *L)
+{
+    host_arguments(L, "debug_fail_allocation", 1);
+    ul_debug_fail_allocation(host_integer(L, 1, "debug_fail_allocation", "n"));
+    return 0;
+}
+
+static int debug_allocations(lua_State *L)
+{
+    host_arguments(L, "debug_allocations", 0);
+    lua_pushnumber(L, (lua_Number)ul_debug_allocations());
+    return 1;
+}
+
+const host_function host_engine[] = {
+    {"manual_seed", manual_seed, NULL, HOST_MODULE},
+    {"random_state", random_state, NULL, HOST_MODULE},
+    {"set_random_state", set_random_state, NULL, HOST_MODULE},
+    {"memory", memory, NULL, HOST_MODULE},
+    {"reset_peak_memory", reset_peak_memory, NULL, HOST_MODULE},
+    {"set_memory_limit", set_memory_limit, NULL, HOST_MODULE},
+    {"trim_memory", trim_memory, NULL, HOST_MODULE},
+    {"meta_counts", meta_counts, NULL, HOST_MODULE},
+    {"reset_meta_counts", reset_meta_counts, NULL, HOST_MODULE},
+    {"threads", threads, NULL, HOST_MODULE},
+    {"isa", isa, NULL, HOST_MODULE},
+    {"debug_fail_allocation", debug_fail_allocation, NULL, HOST_MODULE},
+    {"debug_allocations", debug_allocations, NULL, HOST_MODULE},
+    {NULL, NULL, NULL, 0},
+};

@@ -1,0 +1,198 @@
+/* main.c - the program ulysses-lua: luajit's command line, with ulysses built in. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <lauxlib.h>
+#include <lua.h>
+#include <luajit.h>
+#include <lualib.h>
+
+#include "ulysses.h"
+
+int luaopen_ulysses_core(lua_State *L);
+
+static const char *const usage =
+    "usage: ulysses-lua [options] [script.lua [arguments]]\n"
+    "  -e STATEMENT   run a statement first (any number of times)\n"
+    "  -l MODULE      require a module first\n"
+    "  -              read the script from standard input\n"
+    "  --threads N    threads for kernels (default: UL_THREADS, else all CPUs)\n"
+    "  -v, --version  print versions\n"
+    "  -h, --help     print this\n"
+    "  test [...]     run busted with the arguments that follow\n";
+
+/* Adds the traceback to an error that can carry one; keeps the one that a scope has kept. */
+static int with_traceback(lua_State *L)
+{
+    lua_getfield(L, LUA_REGISTRYINDEX, "ulysses.error");
+    int known = lua_rawequal(L, -1, 1);
+    lua_pop(L, 1);
+    if (!lua_isstring(L, 1)) {
+        if (lua_isnil(L, 1) || !luaL_callmeta(L, 1, "__tostring") || !lua_isstring(L, -1)) return 1;
+        lua_remove(L, 1);
+    }
+    if (known) {
+        lua_getfield(L, LUA_REGISTRYINDEX, "ulysses.traceback");
+        if (lua_isstring(L, -1)) lua_concat(L, 2);
+        return 1;
+    }
+    luaL_traceback(L, L, lua_tostring(L, 1), 1);
+    return 1;
+}
+
+/* Runs the function below n arguments. 0, or 1 with the error printed (nothing for error(nil)). */
+static int run(lua_State *L, int n)
+{
+    int base = lua_gettop(L) - n;
+    lua_pushcfunction(L, with_traceback);
+    lua_insert(L, base);
+    int rc = lua_pcall(L, n, 0, base);
+    lua_remove(L, base);
+    if (rc == 0) return 0;
+    const char *text = lua_tostring(L, -1);
+    if (!lua_isnil(L, -1))
+        fprintf(stderr, "ulysses-lua: %s\n", text ? text : "(the error is no string)");
+    lua_pop(L, 1);
+    return 1;
+}
+
+static int run_loaded(lua_State *L, int rc, int n)
+{
+    if (rc == 0) return run(L, n);
+    fprintf(stderr, "ulysses-lua: %s\n", lua_tostring(L, -1));
+    return 1;
+}
+
+/* arg[0] the script, arg[1..] its arguments, negative ones the program and its options. */
+static void set_arg(lua_State *L, int argc, char **argv, int script)
+{
+    lua_createtable(L, argc, script + 1);
+    for (int i = 0; i < argc; i++) {
+        lua_pushstring(L, argv[i]);
+        lua_rawseti(L, -2, i - script);
+    }
+    lua_setglobal(L, "arg");
+}
+
+/* Where the library's Lua files are: beside the source the program was built from, or else
+ * installed. */
+static const char *library_dir(void)
+{
+    return access(UL_LUA_DIR "/ulysses/init.lua", R_OK) ? UL_INSTALLED_LUA_DIR : UL_LUA_DIR;
+}
+
+/* Puts the library's folder first, and the binding where require finds it. */
+static void open_ulysses(lua_State *L)
+{
+    const char *folder = library_dir();
+    luaL_openlibs(L);
+    lua_getglobal(L, "package");
+    lua_getfield(L, -1, "path");
+    const char *path = lua_tostring(L, -1);
+    lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s", folder, folder, path);
+    lua_setfield(L, -3, "path");
+    lua_pop(L, 1);
+    lua_getfield(L, -1, "preload");
+    lua_pushcfunction(L, luaopen_ulysses_core);
+    lua_setfield(L, -2, "ulysses.core");
+    lua_pop(L, 2);
+}
+
+static int print_version(void)
+{
+    printf("ulysses-lua %s, %s, isa %s, %d threads\n", UL_VERSION, LUAJIT_VERSION, ul_isa(),
+           ul_threads());
+    return 0;
+}
+
+static int set_threads(const char *text)
+{
+    char *end = NULL;
+    long n = text ? strtol(text, &end, 10) : 0;
+    if (!text || end == text || *end || n < 1 || n > 256) {
+        fprintf(stderr, "ulysses-lua: --threads needs a number from 1 to 256%s%s\n",
+                text ? ", not " : "", text ? text : "");
+        return 1;
+    }
+    return ul_set_threads((int)n) < 0;
+}
+
+static int missing(const char *option, const char *what)
+{
+    fprintf(stderr, "ulysses-lua: %s needs a %s\n", option, what);
+    return 1;
+}
+
+/* Handles options before the script; returns an exit status, or -1 to go on with the script at *at.
+ */
+static int options(lua_State *L, char **argv, int *at, int *did_something)
+{
+    for (; argv[*at] && argv[*at][0] == '-' && argv[*at][1]; ++*at) {
+        const char *option = argv[*at];
+        if (!strcmp(option, "-h") || !strcmp(option, "--help")) return fputs(usage, stdout) < 0;
+        if (!strcmp(option, "-v") || !strcmp(option, "--version")) return print_version();
+        if (!strcmp(option, "--threads")) {
+            if (set_threads(argv[++*at])) return 1;
+        } else if (!strncmp(option, "-e", 2)) {
+            const char *statement = option[2] ? option + 2 : argv[++*at];
+            if (!statement) return missing("-e", "statement");
+            *did_something = 1;
+            if (run_loaded(L, luaL_loadbuffer(L, statement, strlen(statement), "=(command line)"),
+                           0))
+                return 1;
+        } else if (!strncmp(option, "-l", 2)) {
+            const char *module = option[2] ? option + 2 : argv[++*at];
+            if (!module) return missing("-l", "module name");
+            lua_getglobal(L, "require");
+            lua_pushstring(L, module);
+            if (run(L, 1)) return 1;
+        } else {
+            fprintf(stderr, "ulysses-lua: no option '%s'\n%s", option, usage);
+            return 1;
+        }
+    }
+    return -1;
+}
+
+/* busted in this very program */
+static int run_tests(lua_State *L, int argc, char **argv, int at)
+{
+    set_arg(L, argc, argv, at);
+    return run_loaded(L, luaL_loadstring(L, "require 'busted.runner' { standalone = false }"), 0);
+}
+
+static int run_script(lua_State *L, int argc, char **argv, int at)
+{
+    const char *name = argv[at] && strcmp(argv[at], "-") ? argv[at] : NULL;
+    set_arg(L, argc, argv, at);
+    int rc = luaL_loadfile(L, name), n = argc - at - 1;
+    if (n < 0) n = 0;
+    luaL_checkstack(L, n + 4, "too many arguments");
+    for (int i = 0; i < n; i++) lua_pushstring(L, argv[at + 1 + i]);
+    return run_loaded(L, rc, rc == 0 ? n : 0);
+}
+
+int main(int argc, char **argv)
+{
+    lua_State *L = luaL_newstate();
+    if (!L) {
+        fputs("ulysses-lua: out of memory\n", stderr);
+        return 1;
+    }
+    open_ulysses(L);
+    int at = 1, did_something = 0;
+    set_arg(L, argc, argv, argc);
+    int status = options(L, argv, &at, &did_something);
+    if (status < 0 && argv[at] && !strcmp(argv[at], "test"))
+        status = run_tests(L, argc, argv, at);
+    else if (status < 0 && !argv[at] && did_something)
+        status = 0;
+    else if (status < 0 && !argv[at] && isatty(STDIN_FILENO))
+        status = fputs(usage, stderr) < 0 || 1;
+    else if (status < 0)
+        status = run_script(L, argc, argv, at);
+    lua_close(L);
+    return status;
+}

@@ -1,0 +1,48 @@
+-- init.lua - what `require 'ulysses'` returns: tensors and ops from the engine, and the library around them.
+local core = require 'ulysses.core'
+
+core.library(debug.getinfo(1, 'S').source:match '^(.*[/\\])' or '@./')
+
+---@class ulysses
+local ul = { F = core.functional }
+for _, name in ipairs {
+  'tensor', 'empty', 'zeros', 'ones', 'rand', 'randn', 'full', 'randint', 'arange', 'empty_like',
+  'zeros_like', 'ones_like', 'rand_like', 'randn_like', 'cat', 'stack', 'where', 'is_tensor',
+  'scope', 'scoped', 'scope_begin', 'scope_end', 'no_grad', 'enable_grad', 'is_grad_enabled', 'fn',
+  'backward', 'manual_seed', 'random_state', 'set_random_state', 'memory', 'reset_peak_memory',
+  'set_memory_limit', 'trim_memory', 'meta_counts', 'reset_meta_counts', 'threads', 'isa', 'adamw_',
+  'sgd_', 'global_norm', 'clip_grad_norm_',
+} do
+  ul[name] = assert(core[name], name)
+end
+for name, op in pairs(core.functional) do
+  if core[name] == op then ul[name] = op end
+end
+
+--- For tests: makes the n-th allocation from now fail; counts allocations.
+ul.debug = { fail_allocation = core.debug_fail_allocation, allocations = core.debug_allocations }
+
+require 'ulysses.data_pointer'
+require 'ulysses.print'
+
+-- Parts of the library, loaded when they are first asked for.
+local parts = {
+  nn = 'ulysses.nn', optim = 'ulysses.optim', data = 'ulysses.data', run = 'ulysses.train',
+  recipe = 'ulysses.recipe', recompute = 'ulysses.recompute', gradcheck = 'ulysses.gradcheck',
+}
+
+return setmetatable(ul, {
+  __index = function(self, name)
+    local part = parts[name]
+    if not part then
+      local names = {}
+      for key in pairs(self) do names[#names + 1] = key end
+      for key in pairs(parts) do names[#names + 1] = key end
+      require 'ulysses.raise'("ulysses has no '%s'%s", tostring(name),
+                              require 'ulysses.suggest'(tostring(name), names))
+    end
+    local value = require(part)
+    rawset(self, name, value)
+    return value
+  end,
+})
