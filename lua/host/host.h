@@ -22,7 +22,7 @@ typedef struct host_scope host_scope;
 /* Why a tensor is gone, for the error that says so; shared by all that went together. */
 typedef struct host_reason {
     int64_t refs;
-    char text[168];
+    char text[192];
 } host_reason;
 
 /* What a tensor userdata holds: one count of a tensor, and its place in the scope it was made in.
