@@ -194,6 +194,32 @@ static inline int64_t live_tensors(void)
     return cpu.live_tensors + meta.live_tensors;
 }
 
+/* Makes each allocation of f and its backward fail in turn: a code, and nothing kept. The functions
+ * given here must free what they made when something in them fails. Frees x.
+ */
+static inline void check_allocations(const char *name, ops_function f, ul_tensor *x)
+{
+    must(ul_tensor_require_grad(x, 1));
+    ul_tensor *y, *seed;
+    must(f(&seed, &x)); /* any numbers of the right shape */
+    int64_t live = live_tensors();
+    int rc = UL_ENOMEM;
+    for (int n = 1; n < 300 && rc != UL_OK; n++) {
+        y = NULL;
+        ul_debug_fail_allocation(n);
+        rc = f(&y, &x);
+        if (rc == UL_OK) rc = ul_backward(y, seed, 0);
+        ul_debug_fail_allocation(0);
+        CHECK(rc == UL_OK || rc == UL_ENOMEM, "%s, allocation %d: %d", name, n, rc);
+        ul_tensor_free(y);
+        must(ul_tensor_set_grad(x, NULL));
+        CHECK(live_tensors() == live, "%s, allocation %d leaks", name, n);
+    }
+    CHECK(rc == UL_OK, "%s", name);
+    ul_tensor_free(seed);
+    ul_tensor_free(x);
+}
+
 /* Runs a test and checks that it has freed all it made, and the tape with it. */
 #define RUN_OP(test)                                                                               \
     do {                                                                                           \

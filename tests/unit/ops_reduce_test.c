@@ -268,6 +268,23 @@ static void test_index_is_constant(void)
     ul_tensor_free(x);
 }
 
+static int f_logsumexp_0(ul_tensor **y, ul_tensor *const *x)
+{
+    return ul_logsumexp(y, x[0], DIMS(0), 0);
+}
+
+static void test_allocation_failures(void)
+{
+    check_allocations("sum", f_sum, random_tensor(-1, 1, SHAPE(3, 2, 2)));
+    check_allocations("mean", f_mean, random_tensor(-1, 1, SHAPE(3, 2, 2)));
+    check_allocations("logsumexp", f_logsumexp_0, random_tensor(-1, 1, SHAPE(3, 2)));
+    check_allocations("max", f_max, random_tensor(-1, 1, SHAPE(3, 2)));
+    check_allocations("softmax", f_softmax_0, random_tensor(-1, 1, SHAPE(3, 2)));
+    check_allocations("cumsum", f_cumsum, random_tensor(-1, 1, SHAPE(3, 2)));
+    check_allocations("sort", f_sort_1, random_tensor(-1, 1, SHAPE(3, 2, 2)));
+    check_allocations("topk", f_topk, random_tensor(-1, 1, SHAPE(3, 2)));
+}
+
 static void test_meta(void)
 {
     int64_t many = (int64_t)1 << 33;
@@ -303,6 +320,7 @@ int main(void)
     RUN_OP(test_gradients);
     RUN_OP(test_bf16_mean);
     RUN_OP(test_index_is_constant);
+    RUN_OP(test_allocation_failures);
     RUN_OP(test_meta);
     return check_done();
 }

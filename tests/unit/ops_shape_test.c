@@ -396,6 +396,42 @@ static void test_cast_gradient(void)
     ul_tensor_free(x);
 }
 
+/* Frees the middle of y = second(first(x)), whether or not that failed. */
+static int composed(ul_tensor **y, ul_tensor *x, int (*second)(ul_tensor **y, ul_tensor *x))
+{
+    ul_tensor *turned;
+    int rc = ul_transpose(&turned, x, 0, 1);
+    if (rc < 0) return rc;
+    rc = second(y, turned);
+    ul_tensor_free(turned);
+    return rc;
+}
+
+static int flat(ul_tensor **y, ul_tensor *x) { return ul_reshape(y, x, SHAPE(-1)); }
+static int part(ul_tensor **y, ul_tensor *x) { return ul_slice(y, x, 0, 1, 1, 1); }
+static int rounded(ul_tensor **y, ul_tensor *x) { return ul_cast(y, x, UL_BF16); }
+static int doubled(ul_tensor **y, ul_tensor *x) { return ul_cat(y, (ul_tensor *[]){x, x}, 2, 0); }
+static int picked(ul_tensor **y, ul_tensor *x) { return ul_gather(y, x, 0, chosen); }
+static int f_flat(ul_tensor **y, ul_tensor *const *x) { return composed(y, x[0], flat); }
+static int f_part(ul_tensor **y, ul_tensor *const *x) { return composed(y, x[0], part); }
+static int f_rounded(ul_tensor **y, ul_tensor *const *x) { return composed(y, x[0], rounded); }
+static int f_doubled(ul_tensor **y, ul_tensor *const *x) { return composed(y, x[0], doubled); }
+static int f_picked(ul_tensor **y, ul_tensor *const *x) { return composed(y, x[0], picked); }
+
+static void test_allocation_failures(void)
+{
+    check_allocations("reshape", f_flat, random_tensor(-1, 1, SHAPE(3, 2)));
+    check_allocations("slice", f_part, random_tensor(-1, 1, SHAPE(3, 2)));
+    check_allocations("cast", f_rounded, random_tensor(-1, 1, SHAPE(3, 2)));
+    check_allocations("cat", f_doubled, random_tensor(-1, 1, SHAPE(3, 2)));
+    check_allocations("expand", f_expand, random_tensor(-1, 1, SHAPE(3, 1, 2)));
+    ul_tensor *turned = tensor_of(UL_I64, VALUES(1, 0, 0, 1, 1, 1), SHAPE(3, 2));
+    must(ul_transpose(&chosen, turned, 0, 1));
+    check_allocations("gather", f_picked, random_tensor(-1, 1, SHAPE(3, 2)));
+    ul_tensor_free(chosen);
+    ul_tensor_free(turned);
+}
+
 static void test_meta(void)
 {
     int64_t many = (int64_t)1 << 32;
@@ -437,6 +473,7 @@ int main(void)
     RUN_OP(test_in_place_and_tape);
     RUN_OP(test_gradients);
     RUN_OP(test_cast_gradient);
+    RUN_OP(test_allocation_failures);
     RUN_OP(test_meta);
     return check_done();
 }
