@@ -213,7 +213,7 @@ static int backward_a(ul_call *call, const ul_tensor *dy, const product *p, matr
 static int matmul_backward(ul_call *call, ul_tensor *const *dy)
 {
     product p = kept_product(call);
-    matrices a, b;
+    matrices a = {0}, b = {0};
     if (ul__wants_grad(call, 0)) place_tensor(&b, &p, call->saved[1], 1);
     UL_TRY(backward_a(call, dy[0], &p, b));
     if (!ul__wants_grad(call, 1)) return UL_OK;
@@ -237,7 +237,7 @@ static int linear_backward(ul_call *call, ul_tensor *const *dy)
     product p = kept_product(call);
     const ul_kernels *kernels = ul__kernels(dy[0]);
     ul_stream *stream = ul__stream(dy[0]);
-    matrices x, w;
+    matrices x = {0}, w = {0};
     if (ul__wants_grad(call, 0)) {
         place_tensor(&w, &p, call->saved[1], 0);
         w = transposed(w);

@@ -9,6 +9,10 @@
 
 static int check_passed, check_failed, check_bad;
 
+#ifdef __clang__ /* CHECK(condition) alone is fine */
+#pragma clang diagnostic ignored "-Wgnu-zero-variadic-macro-arguments"
+#endif
+
 /* Says what is wrong and where, and goes on. */
 #define CHECK(condition, ...)                                     \
     do {                                                          \
