@@ -20,18 +20,19 @@ typedef struct forward {
     acc *lse;
     const real *q, *k, *v;
     char *work;
-    int64_t width;         /* head_dim rounded up to whole vectors */
+    int64_t width, words;  /* head_dim in elements and in words, rounded up to whole vectors */
     int64_t queries, keys; /* of one tile */
     int64_t scratch;       /* bytes for each thread */
     int64_t n_runs;        /* of query heads, for each batch row */
     int64_t tiles, blocks; /* query tiles of an item, items along the queries */
+    acc scale;             /* of scores, to base 2 */
 } forward;
 
 /* Query tiles of one item: the queries [first, first + rows) of one head. Lanes beyond rows idle.
  */
 typedef struct strip {
     int64_t head, first, rows, lanes;
-    acc *q;              /* [D, lanes], times scale log2(e) */
+    acc *q;              /* [D in words, lanes] */
     acc *o;              /* [rows, width] */
     acc *top, *sum;      /* [lanes] running maximum (base 2) and sum */
     key_range low, high; /* what the first and the last query see */
@@ -55,6 +56,7 @@ static int64_t scratch_bytes(int64_t width, int64_t queries, int64_t keys)
 static void choose_tiles(forward *f)
 {
     f->width = round_up(f->args->head_dim, VL);
+    f->words = round_up(n_words(f->args->head_dim), VL);
     f->queries = MAX_QUERIES;
     f->keys = MAX_KEYS;
     while (f->keys > 16 && scratch_bytes(f->width, f->queries, f->keys) > UL_SCRATCH) f->keys /= 2;
@@ -127,8 +129,7 @@ static void begin_strip(const forward *f, strip *s, acc *at, int64_t b, int64_t 
     s->high = visible_keys(a, b, first + s->rows - 1);
 
     const real *q = f->q + b * a->q_stride[0] + first * a->q_stride[1] + head * a->q_stride[2];
-    load_transposed(s->q, q, a->q_stride[1], s->rows, a->head_dim, s->lanes,
-                    (acc)(a->scale * LOG2_OF_E));
+    load_turned(s->q, q, a->q_stride[1], s->rows, a->head_dim, s->lanes);
     memset(s->o, 0, (size_t)(s->rows * f->width) * sizeof(acc));
     for (int64_t i = 0; i < s->lanes; i++) {
         s->top[i] = -(acc)INFINITY;
@@ -136,8 +137,8 @@ static void begin_strip(const forward *f, strip *s, acc *at, int64_t b, int64_t 
     }
 }
 
-/* -inf where the query of the lane does not see the key: the rows of scores are the keys from
- * `from` on.
+/* Scores that scale to -inf where the query of the lane does not see the key: the rows of scores
+ * are the keys from `from` on.
  */
 static void hide(const forward *f, const strip *s, int64_t b, int64_t from, int64_t n, acc *scores)
 {
@@ -151,7 +152,7 @@ static void hide(const forward *f, const strip *s, int64_t b, int64_t from, int6
         all_from = most(all_from, l);
         all_to = least(all_to, h);
     }
-    const veci hidden = (veci)v_splat(-(acc)INFINITY);
+    const veci hidden = (veci)v_splat(f->scale < 0 ? (acc)INFINITY : -(acc)INFINITY);
     for (int64_t j = 0; j < n; j++) {
         if (j == all_from && all_to > j) j = all_to;
         if (j == n) break;
@@ -163,18 +164,23 @@ static void hide(const forward *f, const strip *s, int64_t b, int64_t from, int6
     }
 }
 
-/* Scores become 2^(score - maximum) in `vectors` columns of lanes; top and sum are brought up to
- * date. Returns whether a maximum moved, and in factor what that makes of the sums before.
+/* Scores become 2^(scale score - maximum), as words, in `vectors` columns of lanes; top and sum are
+ * brought up to date. Returns whether a maximum moved, and in factor what that makes of the sums
+ * before.
  */
-TILE_INLINE int soften(acc *scores, int64_t lanes, int64_t n, const int vectors, acc *top, acc *sum,
-                       acc *factor)
+TILE_INLINE int soften(acc *scores, int64_t lanes, int64_t n, acc scale, const int vectors,
+                       acc *top, acc *sum, acc *factor)
 {
     vec high[4], base[4], total[4];
     veci moved = {0};
     TILE_UNROLL for (int i = 0; i < vectors; i++) high[i] = v_load_acc(top + i * VL);
-    for (int64_t j = 0; j < n; j++)
-        TILE_UNROLL for (int i = 0; i < vectors; i++) high[i] =
-            v_max(v_load_acc(scores + j * lanes + i * VL), high[i]);
+    for (int64_t j = 0; j < n; j++) {
+        const acc *row = scores + j * lanes;
+        TILE_UNROLL for (int i = 0; i < vectors; i++)
+        {
+            high[i] = v_max(v_load_acc(row + i * VL) * scale, high[i]);
+        }
+    }
     TILE_UNROLL for (int i = 0; i < vectors; i++)
     {
         vec before = v_load_acc(top + i * VL);
@@ -184,47 +190,58 @@ TILE_INLINE int soften(acc *scores, int64_t lanes, int64_t n, const int vectors,
         v_store_acc(factor + i * VL, v_exp2(before - base[i]));
         total[i] = (vec){0};
     }
-    for (int64_t j = 0; j < n; j++) TILE_UNROLL for (int i = 0; i < vectors; i++)
+    for (int64_t j = 0; j < n; j += WORD) {
+        const acc *row = scores + j * lanes;
+        TILE_UNROLL for (int i = 0; i < vectors; i++)
         {
-            acc *at = scores + j * lanes + i * VL;
-            vec p = v_exp2(v_load_acc(at) - base[i]);
-            v_store_acc(at, p);
-            total[i] += p;
+            vec p[WORD] = {v_exp2(v_load_acc(row + i * VL) * scale - base[i])};
+            total[i] += p[0];
+            for (int w = 1; w < WORD && j + w < n; w++) {
+                p[w] = v_exp2(v_load_acc(row + w * lanes + i * VL) * scale - base[i]);
+                total[i] += p[w];
+            }
+            v_store_acc(scores + j / WORD * lanes + i * VL, make_words(p));
         }
-    TILE_UNROLL for (int i = 0; i < vectors; i++) v_store_acc(
-        sum + i * VL, v_load_acc(sum + i * VL) * v_load_acc(factor + i * VL) + total[i]);
+    }
     acc_int any = 0;
+    TILE_UNROLL for (int i = 0; i < vectors; i++)
+    {
+        acc *at = sum + i * VL;
+        v_store_acc(at, v_load_acc(at) * v_load_acc(factor + i * VL) + total[i]);
+    }
     for (int i = 0; i < VL; i++) any |= moved[i];
     return any != 0;
 }
 
-static int soften_all(const strip *s, int64_t n, acc *scores, acc *factor)
+static int soften_all(const strip *s, int64_t n, acc scale, acc *scores, acc *factor)
 {
     int moved = 0;
-    int64_t lane = 0;
-    for (; lane + 4 * VL <= s->lanes; lane += 4 * VL)
-        moved |= soften(scores + lane, s->lanes, n, 4, s->top + lane, s->sum + lane, factor + lane);
-    for (; lane < s->lanes; lane += VL)
-        moved |= soften(scores + lane, s->lanes, n, 1, s->top + lane, s->sum + lane, factor + lane);
+    int64_t i = 0;
+    for (; i + 4 * VL <= s->lanes; i += 4 * VL)
+        moved |= soften(scores + i, s->lanes, n, scale, 4, s->top + i, s->sum + i, factor + i);
+    for (; i < s->lanes; i += VL)
+        moved |= soften(scores + i, s->lanes, n, scale, 1, s->top + i, s->sum + i, factor + i);
     return moved;
 }
 
 /* One strip against the keys [k0, k1), which x holds. */
 static void attend(const forward *f, const space *x, strip *s, int64_t b, int64_t k0, int64_t k1)
 {
-    int64_t from = most(k0, s->low.low), to = least(k1, s->high.high), n = to - from;
+    int64_t from = k0 + most(s->low.low - k0, 0) / WORD * WORD, to = least(k1, s->high.high);
+    int64_t n = to - from;
     if (n <= 0) return;
-    const acc *k = x->k + (from - k0) * f->width, *v = x->v + (from - k0) * f->width;
-    tile_nn(n, s->lanes, f->args->head_dim, k, f->width, s->q, s->lanes, x->scores, s->lanes, 0);
+    const acc *k = x->k + (from - k0) * f->words, *v = x->v + (from - k0) / WORD * f->width;
+    product_nn(n, s->lanes, n_words(f->args->head_dim), k, f->words, s->q, s->lanes, x->scores,
+               s->lanes, 0);
     if (s->high.low > from || s->low.high < to) hide(f, s, b, from, n, x->scores);
-    if (soften_all(s, n, x->scores, x->factor))
+    if (soften_all(s, n, f->scale, x->scores, x->factor))
         for (int64_t i = 0; i < s->rows; i++)
             if (x->factor[i] != 1)
                 for (int64_t d = 0; d < f->width; d += VL) {
                     acc *at = s->o + i * f->width + d;
                     v_store_acc(at, v_load_acc(at) * x->factor[i]);
                 }
-    tile_tn(s->rows, f->width, n, x->scores, s->lanes, v, f->width, s->o, f->width, 1);
+    product_tn(s->rows, f->width, n_words(n), x->scores, s->lanes, v, f->width, s->o, f->width, 1);
 }
 
 static void end_strip(const forward *f, const strip *s, int64_t b)
@@ -260,8 +277,8 @@ static void forward_item(void *arg, int64_t item, int thread)
     int64_t end = visible_keys(a, b, last).high;
     for (int64_t k0 = visible_keys(a, b, first).low; k0 < end; k0 += f->keys) {
         int64_t k1 = least(k0 + f->keys, end);
-        load_rows(x.k, k + k0 * a->k_stride[1], a->k_stride[1], k1 - k0, a->head_dim, f->width);
-        load_rows(x.v, v + k0 * a->v_stride[1], a->v_stride[1], k1 - k0, a->head_dim, f->width);
+        load_rows(x.k, k + k0 * a->k_stride[1], a->k_stride[1], k1 - k0, a->head_dim, f->words);
+        load_stacked(x.v, v + k0 * a->v_stride[1], a->v_stride[1], k1 - k0, a->head_dim, f->width);
         for (int64_t i = 0; i < n; i++) attend(f, &x, &strips[i], b, k0, k1);
     }
     for (int64_t i = 0; i < n; i++) end_strip(f, &strips[i], b);
@@ -283,6 +300,7 @@ int CPU(attention)(ul_stream *s, void *o, void *lse, const void *q, const void *
     forward f = {.stream = s, .args = a, .o = o, .lse = lse, .q = q, .k = k, .v = v, .work = work};
     choose_tiles(&f);
     cut_work(&f);
+    f.scale = (acc)(a->scale == 0 ? 1e-30 : a->scale * LOG2_OF_E); /* 0 would make NaN of -inf */
     ul_parallel(s, a->batch * f.n_runs * f.blocks, forward_item, &f);
     return 0;
 }

@@ -1,4 +1,8 @@
-/* attention.h - what the forward and the backward of attention share: 2^x and loading of tiles.
+/* attention.h - what the forward and the backward of attention share: 2^x, and how tiles are
+ * loaded.
+ *
+ * A word is what tile.h multiplies: one acc, or with PAIRS two bf16 neighbours along the sum. WORD
+ * elements make a word, so of a sum over D elements n_words(D) are left.
  */
 #ifndef UL_ATTENTION_H
 #define UL_ATTENTION_H
@@ -6,6 +10,7 @@
 #include "masks.h"
 #include "simd.h"
 #include "tile.h"
+#include "transpose.h"
 
 /* The bytes of `work` that attention_backward wants. */
 int64_t CPU(attention_backward_bytes)(ul_stream *s, const ul_attention_args *a);
@@ -50,17 +55,109 @@ static inline vec v_exp2(vec x)
     return y * (vec)((veci)shifted << EXP2_MANTISSA);
 }
 
+/* Rows to prefetch when loading. */
+enum { AHEAD = 8 };
+
+/* Elements in a word. */
+enum { WORD = PAIRS ? 2 : 1 };
+
 static inline int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
-/* y [rows, width] = x [rows, dim] widened, zero beyond dim. */
-static inline void load_rows(acc *y, const real *x, int64_t stride, int64_t rows, int64_t dim,
-                             int64_t width)
+/* The products: c (+)= a b and c (+)= a^T b, the sums along words. */
+#if PAIRS
+TILE_PRODUCT(tile_pairs_tn, 1, 1, lda)
+#define product_nn tile_pairs
+#define product_tn tile_pairs_tn
+#else
+#define product_nn tile_nn
+#define product_tn tile_tn
+#endif
+
+static inline int64_t n_words(int64_t n) { return (n + WORD - 1) / WORD; }
+
+/* VL words of x, of which `left` elements are there; zero beyond. */
+static inline vec words_at(const real *x, int64_t left)
 {
-    for (int64_t i = 0; i < rows; i++, x += stride, y += width) {
-        for (int64_t d = 0; d < dim; d++) y[d] = load(x[d]);
-        for (int64_t d = dim; d < width; d++) y[d] = 0;
-    }
+    real part[VL * WORD] = {0};
+    if (left < VL * WORD) x = memcpy(part, x, (size_t)most(left, 0) * sizeof(real));
+    vec words;
+    if (PAIRS)
+        memcpy(&words, x, sizeof words); /* rows may begin in the middle of a word */
+    else
+        words = v_load(x);
+    return words;
 }
+
+/* y [rows, words] = x [rows, dim], words along dim. */
+static inline void load_rows(acc *y, const real *x, int64_t stride, int64_t rows, int64_t dim,
+                             int64_t words)
+{
+    for (int64_t i = 0; i < rows; i++, x += stride, y += words)
+        for (int64_t w = 0; w < words; w += VL) {
+            __builtin_prefetch(x + AHEAD * stride + w * WORD);
+            v_store_acc(y + w, words_at(x + w * WORD, dim - w * WORD));
+        }
+}
+
+/* y [n_words(dim), width] = x [rows, dim]^T, words along dim. */
+static inline void load_turned(acc *y, const real *x, int64_t stride, int64_t rows, int64_t dim,
+                               int64_t width)
+{
+    for (int64_t i = 0; i < width; i += VL)
+        for (int64_t w = 0; w < n_words(dim); w += VL) {
+            vec block[VL];
+            TILE_UNROLL for (int n = 0; n < VL; n++) block[n] =
+                i + n < rows ? words_at(x + (i + n) * stride + w * WORD, dim - w * WORD) : (vec){0};
+            transpose(block);
+            for (int n = 0; n < VL && w + n < n_words(dim); n++)
+                v_store_acc(y + (w + n) * width + i, block[n]);
+        }
+}
+
+#if PAIRS
+
+/* A word of each lane: low first. */
+static inline vec make_words(const vec part[WORD])
+{
+    const __m512i zip = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24,
+                                         8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)part[1], (__m512)part[0]);
+    return (vec)_mm512_permutexvar_epi16(zip, both);
+}
+
+/* VL elements of x, of which `left` are there, each in the lower half of a word; zero beyond. */
+static inline vecu halves_at(const real *x, int64_t left)
+{
+    real part[VL] = {0};
+    if (left < VL) x = memcpy(part, x, (size_t)most(left, 0) * sizeof(real));
+    return __builtin_convertvector(*(const half_any *)x, vecu);
+}
+
+/* y [n_words(rows), width] = x [rows, dim], words along the rows. */
+static inline void load_stacked(acc *y, const real *x, int64_t stride, int64_t rows, int64_t dim,
+                                int64_t width)
+{
+    for (int64_t i = 0; i < rows; i += 2, x += 2 * stride, y += width)
+        for (int64_t d = 0; d < width; d += VL) {
+            __builtin_prefetch(x + AHEAD * stride + d);
+            __builtin_prefetch(x + (AHEAD + 1) * stride + d);
+            vecu low = halves_at(x + d, dim - d), high = {0};
+            if (i + 1 < rows) high = halves_at(x + stride + d, dim - d);
+            v_store_acc(y + d, (vec)(low | high << 16));
+        }
+}
+
+#else
+
+static inline vec make_words(const vec part[WORD]) { return part[0]; }
+
+static inline void load_stacked(acc *y, const real *x, int64_t stride, int64_t rows, int64_t dim,
+                                int64_t width)
+{
+    load_rows(y, x, stride, rows, dim, width);
+}
+
+#endif
 
 /* y [rows, dim] (+)= x [rows, width], row i of it times factor[i] (NULL: as it is). */
 static inline void give_rows(real *y, int64_t stride, int add, const acc *x, int64_t width,
@@ -74,16 +171,6 @@ static inline void give_rows(real *y, int64_t stride, int add, const acc *x, int
             v_store(y + d, add ? v_load(y + d) + z : z);
         }
         for (int64_t d = whole; d < dim; d++) give(y + d, add, x[d] * by);
-    }
-}
-
-/* y [dim, width] = factor x [rows, dim]^T, zero beyond rows. */
-static inline void load_transposed(acc *y, const real *x, int64_t stride, int64_t rows, int64_t dim,
-                                   int64_t width, acc factor)
-{
-    for (int64_t d = 0; d < dim; d++, y += width) {
-        for (int64_t i = 0; i < rows; i++) y[i] = load(x[i * stride + d]) * factor;
-        for (int64_t i = rows; i < width; i++) y[i] = 0;
     }
 }
 

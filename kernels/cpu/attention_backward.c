@@ -27,7 +27,7 @@ typedef struct backward {
     acc *dq_sum;           /* [B, Tq, H, D]; dq itself where it is as wide */
     _Atomic int64_t *turn; /* [B, H, q_tiles] the key tile that may add to dq_sum next */
     char *scratch;         /* where the pool's is too small */
-    int64_t width;         /* head_dim rounded up to whole vectors */
+    int64_t width, words;  /* head_dim in elements and in words, rounded up to whole vectors */
     int64_t queries, keys; /* of one tile */
     int64_t q_tiles, k_tiles;
     int64_t scratch_bytes; /* for each thread */
@@ -35,10 +35,12 @@ typedef struct backward {
 
 /* Scratch of one thread. */
 typedef struct space {
-    acc *k_t, *v_t;    /* [D, keys] */
-    acc *k, *dk, *dv;  /* [keys, width] */
-    acc *q, *d_o, *dq; /* [queries, width] */
-    acc *p, *ds;       /* [queries, keys] */
+    acc *k_turned, *v_turned;    /* [D in words, keys] */
+    acc *k;                      /* [keys in words, width] */
+    acc *dk, *dv;                /* [keys, width] */
+    acc *q, *d_o;                /* [queries in words, width] */
+    acc *q_rows, *d_o_rows, *dq; /* [queries, words]; [queries, width] */
+    acc *p, *ds, *ds_rows;       /* [queries, keys]; [queries, keys in words] */
 } space;
 
 /* A tile of queries of one head against a tile of keys. */
@@ -51,7 +53,7 @@ typedef struct meeting {
 
 static int64_t scratch_elements(int64_t width, int64_t queries, int64_t keys)
 {
-    return 5 * keys * width + 3 * queries * width + 2 * queries * keys;
+    return 5 * keys * width + (PAIRS ? 5 : 3) * queries * width + (PAIRS ? 3 : 2) * queries * keys;
 }
 
 /* Cuts the call into tiles, which shrink until they fit the pool's scratch, and lays out `work`.
@@ -63,6 +65,7 @@ static int64_t plan(backward *w, ul_stream *s, const ul_attention_args *a, char 
     w->stream = s;
     w->args = a;
     w->width = round_up(a->head_dim, VL);
+    w->words = round_up(n_words(a->head_dim), VL);
     w->queries = MAX_QUERIES;
     w->keys = MAX_KEYS;
     while (w->keys > 16 && element * scratch_elements(w->width, w->queries, w->keys) > UL_SCRATCH)
@@ -96,10 +99,10 @@ static space cut_scratch(const backward *w, int thread)
 {
     space x;
     int64_t tile = w->keys * w->width, strip = w->queries * w->width;
-    x.k_t = w->scratch_bytes <= UL_SCRATCH ? ul_pool_scratch(w->stream, thread)
-                                           : (acc *)(w->scratch + thread * w->scratch_bytes);
-    x.v_t = x.k_t + tile;
-    x.k = x.v_t + tile;
+    x.k_turned = w->scratch_bytes <= UL_SCRATCH ? ul_pool_scratch(w->stream, thread)
+                                                : (acc *)(w->scratch + thread * w->scratch_bytes);
+    x.v_turned = x.k_turned + tile;
+    x.k = x.v_turned + tile;
     x.dk = x.k + tile;
     x.dv = x.dk + tile;
     x.q = x.dv + tile;
@@ -107,6 +110,10 @@ static space cut_scratch(const backward *w, int thread)
     x.dq = x.d_o + strip;
     x.p = x.dq + strip;
     x.ds = x.p + w->queries * w->keys;
+    acc *rest = x.ds + w->queries * w->keys;
+    x.q_rows = PAIRS ? rest : x.q;
+    x.d_o_rows = PAIRS ? rest + strip : x.d_o;
+    x.ds_rows = PAIRS ? rest + 2 * strip : x.ds;
     return x;
 }
 
@@ -147,38 +154,69 @@ static void prepare_item(void *arg, int64_t item, int thread)
 
 /* ---- the products ---- */
 
-/* In: p = q k^T and ds = do v^T, columns [from, to) widened to whole vectors. Out: p and scale ds.
- * A query that sees nothing has lse = -inf, so it is taken as +inf, which makes its p 0.
+/* What differentiate() knows of a query; one beyond the last sees nothing. The keys it sees count
+ * from k0. Where it sees none its lse is -inf: taken as +inf that makes its p 0.
  */
+typedef struct query {
+    acc top, delta; /* lse in base 2 */
+    acc_int low, high;
+} query;
+
+static query load_query(const backward *w, const meeting *m, int64_t i)
+{
+    if (i >= m->rows) return (query){.top = (acc)INFINITY};
+    int64_t row = (m->b * w->args->n_heads + m->head) * w->args->q_tokens + m->first + i;
+    acc lse = w->lse[row];
+    query y = {.delta = w->delta[row], .high = (acc_int)w->keys};
+    y.top = lse == -(acc)INFINITY ? (acc)INFINITY : lse * (acc)LOG2_OF_E;
+    if (!m->whole) {
+        key_range seen = visible_keys(w->args, m->b, m->first + i);
+        y.low = (acc_int)least(most(seen.low - m->k0, 0), w->keys);
+        y.high = (acc_int)least(most(seen.high - m->k0, 0), w->keys);
+    }
+    return y;
+}
+
+/* In: p = q k^T and ds = do v^T, columns [from, to) widened to whole vectors. Out: p and scale ds,
+ * words along the queries, and ds_rows, words along the keys. `scale` is that of scores in base 2.
+ */
+TILE_INLINE void differentiate_rows(const backward *w, const space *x, const meeting *m, int64_t i,
+                                    const query *row, const int masked)
+{
+    const acc scale = (acc)w->args->scale, in_base_2 = (acc)(w->args->scale * LOG2_OF_E);
+    veci lanes;
+    for (int n = 0; n < VL; n++) lanes[n] = n;
+    for (int64_t j = m->from / VL * VL; j < m->to; j += VL) {
+        vec p[WORD], ds[WORD];
+        TILE_UNROLL for (int n = 0; n < WORD; n++)
+        {
+            int64_t at = (i + n) * w->keys + j;
+            p[n] = v_exp2(v_load_acc(x->p + at) * in_base_2 - row[n].top);
+            ds[n] = p[n] * scale * (v_load_acc(x->ds + at) - row[n].delta);
+            if (masked) {
+                veci key = lanes + (acc_int)j, seen = (key >= row[n].low) & (key < row[n].high);
+                p[n] = (vec)((veci)p[n] & seen);
+                ds[n] = (vec)((veci)ds[n] & seen);
+            }
+#if PAIRS
+            real *narrow = (real *)(x->ds_rows + (i + n) * w->keys / WORD) + j;
+            _mm256_storeu_si256((__m256i *)narrow, (__m256i)_mm512_cvtneps_pbh((__m512)ds[n]));
+#endif
+        }
+        v_store_acc(x->p + i / WORD * w->keys + j, make_words(p));
+        v_store_acc(x->ds + i / WORD * w->keys + j, make_words(ds));
+    }
+}
+
 static void differentiate(const backward *w, const space *x, const meeting *m)
 {
-    const ul_attention_args *a = w->args;
-    int64_t row = (m->b * a->n_heads + m->head) * a->q_tokens + m->first;
-    const acc scale = (acc)a->scale, in_base_2 = (acc)(a->scale * LOG2_OF_E);
-    int64_t start = m->from / VL * VL;
-    veci lanes = {0};
-    for (int i = 0; i < VL; i++) lanes[i] = i;
-    for (int64_t i = 0; i < m->rows; i++) {
-        acc *p = x->p + i * w->keys, *ds = x->ds + i * w->keys;
-        acc lse = w->lse[row + i], delta = w->delta[row + i];
-        acc top = lse == -(acc)INFINITY ? (acc)INFINITY : lse * (acc)LOG2_OF_E;
-        acc_int low = 0, high = 0;
-        if (!m->whole) {
-            key_range seen = visible_keys(a, m->b, m->first + i);
-            low = (acc_int)least(most(seen.low - m->k0, 0), w->keys);
-            high = (acc_int)least(most(seen.high - m->k0, 0), w->keys);
-        }
-        for (int64_t j = start; j < m->to; j += VL) {
-            vec y = v_exp2(v_load_acc(p + j) * in_base_2 - top);
-            vec dy = y * scale * (v_load_acc(ds + j) - delta);
-            if (!m->whole) {
-                veci at = lanes + (acc_int)j, seen = (at >= low) & (at < high);
-                y = (vec)((veci)y & seen);
-                dy = (vec)((veci)dy & seen);
-            }
-            v_store_acc(p + j, y);
-            v_store_acc(ds + j, dy);
-        }
+    for (int64_t i = 0; i < m->rows; i += WORD) {
+        query row[WORD];
+        for (int n = 0; n < WORD; n++) row[n] = load_query(w, m, i + n);
+        if (m->whole && i + WORD <= m->rows && m->to % WORD == 0)
+            differentiate_rows(w, x, m, i, row, 0);
+        else
+            differentiate_rows(w, x, m, i, row, 1);
     }
 }
 
@@ -207,8 +245,10 @@ static void add_dq(const backward *w, const space *x, const meeting *m)
     acc *sum = w->dq_sum + (m->b * a->q_tokens + m->first) * step + m->head * dim;
     const acc *dq = x->dq;
     for (int64_t i = 0; i < m->rows; i++, sum += step, dq += w->width) {
-        for (int64_t d = 0; d < whole; d += VL)
+        for (int64_t d = 0; d < whole; d += VL) {
+            __builtin_prefetch(sum + AHEAD * step + d, 1);
             v_store_acc(sum + d, v_load_acc(sum + d) + v_load_acc(dq + d));
+        }
         for (int64_t d = whole; d < dim; d++) sum[d] += dq[d];
     }
 }
@@ -220,22 +260,26 @@ static void multiply(const backward *w, const space *x, const meeting *m)
     int64_t start = m->from / VL * VL, columns = round_up(m->to, VL) - start;
     const real *q = w->q + m->b * a->q_stride[0] + m->first * a->q_stride[1];
     const real *d_o = w->d_o + (m->b * a->q_tokens + m->first) * step;
-    load_rows(x->q, q + m->head * a->q_stride[2], a->q_stride[1], m->rows, a->head_dim, w->width);
-    load_rows(x->d_o, d_o + m->head * a->head_dim, step, m->rows, a->head_dim, w->width);
+    q += m->head * a->q_stride[2];
+    d_o += m->head * a->head_dim;
+    load_stacked(x->q, q, a->q_stride[1], m->rows, a->head_dim, w->width);
+    load_stacked(x->d_o, d_o, step, m->rows, a->head_dim, w->width);
+    if (PAIRS) load_rows(x->q_rows, q, a->q_stride[1], m->rows, a->head_dim, w->words);
+    if (PAIRS) load_rows(x->d_o_rows, d_o, step, m->rows, a->head_dim, w->words);
 
-    tile_nn(m->rows, columns, a->head_dim, x->q, w->width, x->k_t + start, w->keys, x->p + start,
-            w->keys, 0);
-    tile_nn(m->rows, columns, a->head_dim, x->d_o, w->width, x->v_t + start, w->keys, x->ds + start,
-            w->keys, 0);
+    product_nn(m->rows, columns, n_words(a->head_dim), x->q_rows, w->words, x->k_turned + start,
+               w->keys, x->p + start, w->keys, 0);
+    product_nn(m->rows, columns, n_words(a->head_dim), x->d_o_rows, w->words, x->v_turned + start,
+               w->keys, x->ds + start, w->keys, 0);
     differentiate(w, x, m);
-    const acc *p = x->p + m->from, *ds = x->ds + m->from;
-    int64_t at = m->from * w->width;
-    if (w->dv.data)
-        tile_tn(n, w->width, m->rows, p, w->keys, x->d_o, w->width, x->dv + at, w->width, 1);
-    if (w->dk.data)
-        tile_tn(n, w->width, m->rows, ds, w->keys, x->q, w->width, x->dk + at, w->width, 1);
+    const acc *p = x->p + m->from, *ds = x->ds + m->from, *k = x->k + m->from / WORD * w->width;
+    acc *dk = x->dk + m->from * w->width, *dv = x->dv + m->from * w->width;
+    int64_t rows = n_words(m->rows);
+    if (w->dv.data) product_tn(n, w->width, rows, p, w->keys, x->d_o, w->width, dv, w->width, 1);
+    if (w->dk.data) product_tn(n, w->width, rows, ds, w->keys, x->q, w->width, dk, w->width, 1);
     if (w->dq_sum)
-        tile_nn(m->rows, w->width, n, ds, w->keys, x->k + at, w->width, x->dq, w->width, 0);
+        product_nn(m->rows, w->width, n_words(n), x->ds_rows + m->from / WORD, w->keys / WORD, k,
+                   w->width, x->dq, w->width, 0);
 }
 
 static void meet(const backward *w, const space *x, int64_t b, int64_t head, int64_t tile,
@@ -245,7 +289,7 @@ static void meet(const backward *w, const space *x, int64_t b, int64_t head, int
     meeting m = {.b = b, .head = head, .tile = tile, .first = tile * w->queries, .k0 = k0};
     m.rows = least(w->queries, a->q_tokens - m.first);
     key_range low = visible_keys(a, b, m.first), high = visible_keys(a, b, m.first + m.rows - 1);
-    m.from = most(low.low - k0, 0);
+    m.from = most(low.low - k0, 0) / WORD * WORD;
     m.to = least(high.high, least(k0 + w->keys, a->k_tokens)) - k0;
     m.whole = high.low - k0 <= m.from && low.high - k0 >= m.to;
     int some = m.from < m.to;
@@ -287,9 +331,9 @@ static void backward_item(void *arg, int64_t item, int thread)
     const real *k = w->k + b * a->k_stride[0] + k0 * a->k_stride[1] + kv * a->k_stride[2];
     const real *v = w->v + b * a->v_stride[0] + k0 * a->v_stride[1] + kv * a->v_stride[2];
     space x = cut_scratch(w, thread);
-    load_transposed(x.k_t, k, a->k_stride[1], n, a->head_dim, w->keys, 1);
-    load_transposed(x.v_t, v, a->v_stride[1], n, a->head_dim, w->keys, 1);
-    load_rows(x.k, k, a->k_stride[1], n, a->head_dim, w->width);
+    load_turned(x.k_turned, k, a->k_stride[1], n, a->head_dim, w->keys);
+    load_turned(x.v_turned, v, a->v_stride[1], n, a->head_dim, w->keys);
+    load_stacked(x.k, k, a->k_stride[1], n, a->head_dim, w->width);
     memset(x.dk, 0, (size_t)(n * w->width) * sizeof(acc));
     memset(x.dv, 0, (size_t)(n * w->width) * sizeof(acc));
 
