@@ -67,6 +67,7 @@ void host_check(lua_State *L, int rc)
         lua_rawget(L, LUA_REGISTRYINDEX);
         lua_pushnil(L);
         host_keep_error(L);
+        if (lua_isnil(L, -1)) host_fail(L, "a function on the tape could not be called");
         lua_error(L);
     }
     host_fail(L, "%s", ul_last_error());

@@ -33,9 +33,9 @@ static int shape_and_options(lua_State *L, int first, const char *op, int64_t *s
     if (last >= first && lua_type(L, first) == LUA_TTABLE) {
         *m = make_options(L, first, op, 1);
         if (last > first) {
-            make inline_options = *m;
+            static const char *const none[] = {NULL};
+            host_options(L, first, op, none, 1);
             *m = make_options(L, first + 1, op, 0);
-            if (m->dtype < 0) m->dtype = inline_options.dtype;
         }
         if (last > first + 1) host_fail(L, "%s: arguments after the options", op);
         return host_shape(L, first, first, op, shape);

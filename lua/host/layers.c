@@ -134,6 +134,14 @@ static int embedding(lua_State *L)
     return 1;
 }
 
+/* Replaces a list of integers at i by a tensor. */
+static void list_to_tensor(lua_State *L, int i, const char *op, ul_dtype dtype)
+{
+    if (!lua_istable(L, i)) return;
+    host_from_table(L, i, op, (int)dtype, UL_CPU);
+    lua_replace(L, i);
+}
+
 /* attention(q, k, v, { causal =, window =, docs =, scale =, kv_head =, lse = }) -> o (, lse) */
 static int attention(lua_State *L)
 {
@@ -148,6 +156,8 @@ static int attention(lua_State *L)
     options.scale = host_option_number(L, 4, op, "scale", 0);
     int with_lse = host_option_boolean(L, 4, op, "lse", 0);
     int has_docs = host_option(L, 4, "docs"), has_map = host_option(L, 4, "kv_head");
+    list_to_tensor(L, 5, op, UL_I64);
+    list_to_tensor(L, 6, op, UL_I32);
     host_box *o = host_new(L), *lse = host_new(L);
     if (has_docs) options.docs = host_tensor(L, 5, op);
     if (has_map) options.kv_head = host_tensor(L, 6, op);

@@ -76,11 +76,17 @@ static void set_arg(lua_State *L, int argc, char **argv, int script)
     lua_setglobal(L, "arg");
 }
 
-/* Where the library's Lua files are: beside the source the program was built from, or else
- * installed. */
+/* Where the library's Lua files are: in the source, for the program in its build folder; else
+ * installed.
+ */
 static const char *library_dir(void)
 {
-    return access(UL_LUA_DIR "/ulysses/init.lua", R_OK) ? UL_INSTALLED_LUA_DIR : UL_LUA_DIR;
+    char program[4096];
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (n < 0) return UL_INSTALLED_LUA_DIR;
+    program[n] = 0;
+    return strncmp(program, UL_BUILD_DIR "/", sizeof UL_BUILD_DIR) ? UL_INSTALLED_LUA_DIR
+                                                                   : UL_LUA_DIR;
 }
 
 /* Puts the library's folder first, and the binding where require finds it. */

@@ -23,18 +23,24 @@ static int read_dims(lua_State *L, int i, const char *op, int ndim, int *dims)
     return n;
 }
 
-/* Moves a trailing table of options to `at`, so that x:sum { keepdim = true } works without dims.
+/* Where the options are: at `last`, or the table before it, which may hold a list as well:
+ * x:sum { keepdim = true }, x:sum { 1, 2, keepdim = true }. A table without a list is then no
+ * argument any more.
  */
-static void options_at(lua_State *L, int at)
+static int options_at(lua_State *L, const char *op, int last, const char *const *names)
 {
-    for (int i = 2; i < at; i++)
-        if (lua_istable(L, i) && lua_objlen(L, i) == 0) {
-            lua_pushvalue(L, i);
-            lua_replace(L, at);
-            lua_pushnil(L);
-            lua_replace(L, i);
-            return;
-        }
+    int at = last;
+    for (int i = 2; i < last && lua_isnil(L, last); i++)
+        if (lua_istable(L, i)) at = i;
+    host_options(L, at, op, names, at < last);
+    if (at < last && lua_objlen(L, at) == 0) {
+        lua_pushvalue(L, at);
+        lua_replace(L, last);
+        lua_pushnil(L);
+        lua_replace(L, at);
+        at = last;
+    }
+    return at;
 }
 
 typedef struct reduction {
@@ -48,9 +54,8 @@ static int call_reduction(lua_State *L)
     const reduction *f = lua_touserdata(L, lua_upvalueindex(1));
     int dims[UL_MAX_DIMS];
     host_arguments(L, f->name, 3);
-    options_at(L, 3);
-    host_options(L, 3, f->name, keep_names, 0);
-    int keep = host_option_boolean(L, 3, f->name, "keepdim", 0);
+    int options = options_at(L, f->name, 3, keep_names);
+    int keep = host_option_boolean(L, options, f->name, "keepdim", 0);
     int n = read_dims(L, 2, f->name, ul_tensor_ndim(host_tensor(L, 1, f->name)), dims);
     host_box *y = host_new(L);
     host_check(L, f->op(&y->t, host_tensor(L, 1, f->name), n, dims, keep));
@@ -68,9 +73,8 @@ static int call_extreme(lua_State *L)
 {
     const extreme *f = lua_touserdata(L, lua_upvalueindex(1));
     host_arguments(L, f->name, 3);
-    options_at(L, 3);
-    host_options(L, 3, f->name, keep_names, 0);
-    int keep = host_option_boolean(L, 3, f->name, "keepdim", 0), dim = UL_ALL;
+    int options = options_at(L, f->name, 3, keep_names);
+    int keep = host_option_boolean(L, options, f->name, "keepdim", 0), dim = UL_ALL;
     if (!lua_isnil(L, 2))
         dim = host_dim(L, f->name, host_integer(L, 2, f->name, "dim"),
                        ul_tensor_ndim(host_tensor(L, 1, f->name)));
@@ -110,9 +114,8 @@ static int sort(lua_State *L)
 {
     static const char *const names[] = {"descending", NULL};
     host_arguments(L, "sort", 3);
-    options_at(L, 3);
-    host_options(L, 3, "sort", names, 0);
-    int descending = host_option_boolean(L, 3, "sort", "descending", 0);
+    int options = options_at(L, "sort", 3, names);
+    int descending = host_option_boolean(L, options, "sort", "descending", 0);
     int64_t dim = host_integer_or(L, 2, "sort", "dim", -1);
     host_box *y = host_new(L), *index = host_new(L);
     ul_tensor *x = host_tensor(L, 1, "sort");
@@ -126,9 +129,8 @@ static int topk(lua_State *L)
 {
     static const char *const names[] = {"largest", NULL};
     host_arguments(L, "topk", 4);
-    options_at(L, 4);
-    host_options(L, 4, "topk", names, 0);
-    int largest = host_option_boolean(L, 4, "topk", "largest", 1);
+    int options = options_at(L, "topk", 4, names);
+    int largest = host_option_boolean(L, options, "topk", "largest", 1);
     int64_t k = host_integer(L, 2, "topk", "k"), dim = host_integer_or(L, 3, "topk", "dim", -1);
     host_box *y = host_new(L), *index = host_new(L);
     ul_tensor *x = host_tensor(L, 1, "topk");

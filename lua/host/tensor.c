@@ -61,13 +61,15 @@ static int collect(lua_State *L)
 {
     host_box *box = host_to_box(L, 1);
     if (!box) return 0;
-    host_current = L; /* nodes of the tape may go with it */
     ul_tensor *t = box->t;
+    lua_State *before = host_current;
     host_move(box, NULL);
     host_reason_drop(box->reason);
     box->t = NULL;
     box->reason = NULL;
+    host_current = L; /* nodes of the tape may go with it */
     ul_tensor_free(t);
+    host_current = before;
     return 0;
 }
 

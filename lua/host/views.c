@@ -159,7 +159,7 @@ static int push_parts(lua_State *L, const char *op, int dim, int64_t n, const in
 /* Parts of `each` elements, the last one smaller where it does not come out even. */
 static int equal_parts(lua_State *L, const char *op, int dim, int64_t size, int64_t each)
 {
-    int64_t sizes[1000], n = each > 0 ? (size + each - 1) / each : 0;
+    int64_t sizes[1000], n = size > 0 ? (size - 1) / each + 1 : 1; /* nothing is one part, too */
     if (n > 1000) host_fail(L, "%s: %lld parts, at most 1000", op, (long long)n);
     for (int64_t i = 0; i < n; i++) sizes[i] = size - i * each < each ? size - i * each : each;
     return push_parts(L, op, dim, n, sizes);
@@ -206,7 +206,7 @@ static int chunk(lua_State *L)
     ul_tensor *x = host_tensor(L, 1, "chunk");
     int dim = host_dim(L, "chunk", dim_given, ul_tensor_ndim(x));
     int64_t size = ul_tensor_dim(x, dim);
-    return equal_parts(L, "chunk", dim, size, (size - 1) / n + 1);
+    return equal_parts(L, "chunk", dim, size, size > 0 ? (size - 1) / n + 1 : 1);
 }
 
 /* ---- copies ---- */

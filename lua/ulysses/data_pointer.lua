@@ -8,7 +8,8 @@ local pointers = {
 }
 local address = core.methods.data
 
---- The first element of a contiguous cpu tensor (0-based, bf16 as its bits). It is valid while the tensor is.
+--- The first element of a contiguous cpu tensor (0-based, bf16 as its bits). It is valid as long as
+--- the tensor is.
 ---@return ffi.cdata*
 function core.methods:data()
   local pointer, dtype = address(self)

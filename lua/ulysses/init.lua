@@ -1,4 +1,4 @@
--- init.lua - what `require 'ulysses'` returns: tensors and ops from the engine, and the library around them.
+-- init.lua - what `require 'ulysses'` returns: tensors and ops of the engine, and the library.
 local core = require 'ulysses.core'
 
 core.library(debug.getinfo(1, 'S').source:match '^(.*[/\\])' or '@./')

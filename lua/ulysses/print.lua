@@ -1,17 +1,15 @@
--- print.lua - how tensors look: shape, dtype, device, values (three at each edge), and a line of statistics if big.
+-- print.lua - how tensors look: shape, dtype, device, values (three at each edge where there are
+-- many), and a line of statistics for big ones.
 local core = require 'ulysses.core'
-local EDGE, BIG = 3, 1000
 
-local function number(x)
-  if x ~= x then return 'nan' end
-  if x == math.floor(x) and math.abs(x) < 1e9 then return ('%d'):format(x) end
-  return ('%.4g'):format(x)
-end
+local EDGE = 3       -- values shown at each end of a long dim
+local LONG = 10      -- dims up to this size are shown whole
+local BIG = 1000     -- elements from which on statistics say more than values
 
--- The positions shown of a dim: all, or the edges with a gap (0) between.
+-- The positions shown of a dim: all, or both edges with a gap (0) between.
 local function positions(size)
   local list = {}
-  if size <= 2 * EDGE + 1 then
+  if size <= LONG then
     for i = 1, size do list[i] = i end
     return list
   end
@@ -21,34 +19,67 @@ local function positions(size)
   return list
 end
 
-local function rows(t, indent)
-  if t:dim() == 0 then return number(t:item()) end
-  local parts, nested = {}, t:dim() > 1
-  for _, at in ipairs(positions(t:size(1))) do
-    parts[#parts + 1] = at == 0 and '...' or rows(t:select(1, at), indent .. ' ')
+-- The values shown, as nested lists in which false stands for a gap.
+local function shown(t)
+  if t:dim() == 0 then return t:item() end
+  local list = {}
+  for i, at in ipairs(positions(t:size(1))) do
+    list[i] = at > 0 and core.scope(function() return shown(t[at]) end)
+  end
+  return list
+end
+
+local function each(value, visit)
+  if type(value) == 'number' then visit(value) end
+  for _, inner in ipairs(type(value) == 'table' and value or {}) do each(inner, visit) end
+end
+
+-- One format for all values: whole numbers, fixed point, or exponents where sizes differ too much.
+local function format_for(values)
+  local whole, least, most = true, math.huge, 0
+  each(values, function(x)
+    local size = math.abs(x)
+    if x ~= x or size == math.huge then return end
+    whole = whole and x == math.floor(x)
+    most = math.max(most, size)
+    if size > 0 then least = math.min(least, size) end
+  end)
+  if whole and most < 1e15 then return '%.0f' end
+  if most >= 1e5 or least < 1e-4 then return '%.4e' end
+  return '%.4f'
+end
+
+local function render(values, format, width, indent)
+  if not values then return '...' end
+  if type(values) == 'number' then return (('%%%ds'):format(width)):format(format:format(values)) end
+  local parts, nested = {}, false
+  for i, value in ipairs(values) do
+    nested = nested or type(value) == 'table'
+    parts[i] = render(value, format, width, indent .. ' ')
   end
   return '[' .. table.concat(parts, nested and ',\n' .. indent .. ' ' or ', ') .. ']'
 end
 
 local function statistics(t)
-  local x = t:to 'f64':flatten()
-  local is_nan = x:ne(x)
-  local n = is_nan:sum():item()
-  if n > 0 then return ('(nan: %d)'):format(n) end
-  return ('min %s, mean %s, max %s'):format(number(x:min():item()), number(x:mean():item()),
-                                            number(x:max():item()))
+  local n_nan = t:ne(t):sum():item()
+  local text = ('min %.4g, mean %.4g, max %.4g'):format(t:min():item(), t:to('f64'):mean():item(),
+                                                        t:max():item())
+  return n_nan > 0 and ('(nan: %d)'):format(n_nan) or text
 end
 
 local function describe(t)
   local text = ('tensor [%s] %s %s'):format(table.concat(t.shape, ', '), t:dtype(), t:device())
   if t.requires_grad then text = text .. ' requires_grad' end
   if t:device() == 'meta' or t:numel() == 0 then return text end
-  text = text .. '\n' .. rows(t, '')
+  local values, width = shown(t), 0
+  local format = format_for(values)
+  each(values, function(x) width = math.max(width, #format:format(x)) end)
+  text = text .. '\n' .. render(values, format, width, '')
   if t:numel() >= BIG then text = text .. '\n' .. statistics(t) end
   return text
 end
 
 function core.metatable.__tostring(t)
   if not core.is_alive(t) then return 'tensor (freed)' end
-  return core.scope(function() return core.no_grad(describe, t:detach()) end)
+  return core.scope(function() return core.no_grad(describe, t) end)
 end
