@@ -173,16 +173,14 @@ TILE_INLINE int soften(acc *scores, int64_t lanes, int64_t n, acc scale, const i
 {
     vec high[4], base[4], total[4];
     veci moved = {0};
-    TILE_UNROLL for (int i = 0; i < vectors; i++) high[i] = v_load_acc(top + i * VL);
+    UNROLLED (i, vectors) high[i] = v_load_acc(top + i * VL);
     for (int64_t j = 0; j < n; j++) {
         const acc *row = scores + j * lanes;
-        TILE_UNROLL for (int i = 0; i < vectors; i++)
-        {
+        UNROLLED (i, vectors) {
             high[i] = v_max(v_load_acc(row + i * VL) * scale, high[i]);
         }
     }
-    TILE_UNROLL for (int i = 0; i < vectors; i++)
-    {
+    UNROLLED (i, vectors) {
         vec before = v_load_acc(top + i * VL);
         base[i] = (vec)((veci)high[i] & (high[i] != v_splat(-(acc)INFINITY)));
         moved |= high[i] != before;
@@ -192,8 +190,7 @@ TILE_INLINE int soften(acc *scores, int64_t lanes, int64_t n, acc scale, const i
     }
     for (int64_t j = 0; j < n; j += WORD) {
         const acc *row = scores + j * lanes;
-        TILE_UNROLL for (int i = 0; i < vectors; i++)
-        {
+        UNROLLED (i, vectors) {
             vec p[WORD] = {v_exp2(v_load_acc(row + i * VL) * scale - base[i])};
             total[i] += p[0];
             for (int w = 1; w < WORD && j + w < n; w++) {
@@ -204,8 +201,7 @@ TILE_INLINE int soften(acc *scores, int64_t lanes, int64_t n, acc scale, const i
         }
     }
     acc_int any = 0;
-    TILE_UNROLL for (int i = 0; i < vectors; i++)
-    {
+    UNROLLED (i, vectors) {
         acc *at = sum + i * VL;
         v_store_acc(at, v_load_acc(at) * v_load_acc(factor + i * VL) + total[i]);
     }

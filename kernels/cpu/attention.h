@@ -1,8 +1,8 @@
 /* attention.h - what the forward and the backward of attention share: 2^x, and how tiles are
  * loaded.
  *
- * A word is what tile.h multiplies: one acc, or with PAIRS two bf16 neighbours along the sum. WORD
- * elements make a word, so of a sum over D elements n_words(D) are left.
+ * A word is what tile.h multiplies: one acc, or with PAIRS two bf16 neighbours along the sum. A sum
+ * over n elements runs over n_words(n) words.
  */
 #ifndef UL_ATTENTION_H
 #define UL_ATTENTION_H
@@ -51,15 +51,14 @@ static inline vec v_exp2(vec x)
     x = v_max(v_splat((acc)EXP2_LOW), x);
     vec shifted = x + EXP2_ROUNDER, r = x - (shifted - EXP2_ROUNDER);
     vec y = v_splat(exp2_terms[0]);
-    _Pragma("GCC unroll 12") for (int i = 1; i < EXP2_TERMS; i++) y = y * r + exp2_terms[i];
+    UNROLLED (i, EXP2_TERMS - 1) y = y * r + exp2_terms[i + 1];
     return y * (vec)((veci)shifted << EXP2_MANTISSA);
 }
 
-/* Rows to prefetch when loading. */
+/* How many rows ahead loading asks for memory: rows lie far apart, where no hardware prefetcher
+ * follows.
+ */
 enum { AHEAD = 8 };
-
-/* Elements in a word. */
-enum { WORD = PAIRS ? 2 : 1 };
 
 static inline int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
@@ -106,8 +105,9 @@ static inline void load_turned(acc *y, const real *x, int64_t stride, int64_t ro
     for (int64_t i = 0; i < width; i += VL)
         for (int64_t w = 0; w < n_words(dim); w += VL) {
             vec block[VL];
-            TILE_UNROLL for (int n = 0; n < VL; n++) block[n] =
-                i + n < rows ? words_at(x + (i + n) * stride + w * WORD, dim - w * WORD) : (vec){0};
+            UNROLLED (n, VL)
+                block[n] = i + n < rows ? words_at(x + (i + n) * stride + w * WORD, dim - w * WORD)
+                                        : (vec){0};
             transpose(block);
             for (int n = 0; n < VL && w + n < n_words(dim); n++)
                 v_store_acc(y + (w + n) * width + i, block[n]);

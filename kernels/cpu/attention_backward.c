@@ -188,8 +188,7 @@ TILE_INLINE void differentiate_rows(const backward *w, const space *x, const mee
     for (int n = 0; n < VL; n++) lanes[n] = n;
     for (int64_t j = m->from / VL * VL; j < m->to; j += VL) {
         vec p[WORD], ds[WORD];
-        TILE_UNROLL for (int n = 0; n < WORD; n++)
-        {
+        UNROLLED (n, WORD) {
             int64_t at = (i + n) * w->keys + j;
             p[n] = v_exp2(v_load_acc(x->p + at) * in_base_2 - row[n].top);
             ds[n] = p[n] * scale * (v_load_acc(x->ds + at) - row[n].delta);

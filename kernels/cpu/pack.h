@@ -7,9 +7,7 @@
 #define UL_PACK_H
 
 #include "tile.h"
-
-/* Elements along k in a word. */
-enum { WORD = PAIRS ? 2 : 1 };
+#include "transpose.h"
 
 /* How many lines ahead packing asks for memory: it jumps from line to line, where no hardware
  * prefetcher follows.
@@ -71,37 +69,6 @@ TILE_INLINE vec operand_words(const operand *o, int64_t line, int64_t at, const 
     memcpy(part[0], x, bytes);
     if (!along_k && rows > 1) memcpy(part[1], x + o->ld, bytes);
     return load_words(part[0], part[1], along_k);
-}
-
-#if VL == 16
-#define ZIP(a, b, half)                                                                          \
-    __builtin_shufflevector(a, b, half + 0, half + 16, half + 1, half + 17, half + 2, half + 18, \
-                            half + 3, half + 19, half + 4, half + 20, half + 5, half + 21,       \
-                            half + 6, half + 22, half + 7, half + 23)
-#elif VL == 8
-#define ZIP(a, b, half)                                                                        \
-    __builtin_shufflevector(a, b, half + 0, half + 8, half + 1, half + 9, half + 2, half + 10, \
-                            half + 3, half + 11)
-#elif VL == 4
-#define ZIP(a, b, half) __builtin_shufflevector(a, b, half + 0, half + 4, half + 1, half + 5)
-#else
-#define ZIP(a, b, half) __builtin_shufflevector(a, b, half + 0, half + 2)
-#endif
-
-/* Zipping row i with row i + VL / 2 turns the bits of (row, column) round by one; doing so once for
- * each bit of the row exchanges the two.
- */
-TILE_INLINE void transpose(vec row[VL])
-{
-    TILE_UNROLL
-    for (int bit = 1; bit < VL; bit *= 2) {
-        vec next[VL];
-        UNROLLED (i, VL / 2) {
-            next[2 * i] = ZIP(row[i], row[i + VL / 2], 0);
-            next[2 * i + 1] = ZIP(row[i], row[i + VL / 2], VL / 2);
-        }
-        UNROLLED (i, VL) row[i] = next[i];
-    }
 }
 
 static inline int64_t words_of(const operand *o) { return (o->k + WORD - 1) / WORD; }

@@ -31,6 +31,9 @@
 #define PAIRS 0
 #endif
 
+/* Elements in a word. */
+enum { WORD = PAIRS ? 2 : 1 };
+
 /* 24 sums of 32 registers with AVX-512, 12 of 16 with AVX2; SSE2 needs one for each product. */
 #if UL_LEVEL_ID >= 2
 enum { TILE_ROWS = 6, TILE_VECTORS = 4 };

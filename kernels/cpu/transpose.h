@@ -25,15 +25,14 @@
  */
 TILE_INLINE void transpose(vec row[VL])
 {
-    TILE_UNROLL for (int bit = 1; bit < VL; bit *= 2)
-    {
+    TILE_UNROLL
+    for (int bit = 1; bit < VL; bit *= 2) {
         vec next[VL];
-        TILE_UNROLL for (int i = 0; i < VL / 2; i++)
-        {
+        UNROLLED (i, VL / 2) {
             next[2 * i] = ZIP(row[i], row[i + VL / 2], 0);
             next[2 * i + 1] = ZIP(row[i], row[i + VL / 2], VL / 2);
         }
-        TILE_UNROLL for (int i = 0; i < VL; i++) row[i] = next[i];
+        UNROLLED (i, VL) row[i] = next[i];
     }
 }
 
