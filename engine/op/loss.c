@@ -3,14 +3,14 @@
 
 /* ---- targets ---- */
 
-static int check_targets(const char *op, const ul_tensor *x, const ul_tensor *targets,
-                         int64_t ignore_index)
+static int check_targets(const char *op, const char *name, const ul_tensor *x,
+                         const ul_tensor *targets, int64_t ignore_index)
 {
     UL_TRY(ul__check_dtype(op, "targets", targets, UL_I64));
-    UL_TRY(ul__check_device(op, "x", x, "targets", targets));
+    UL_TRY(ul__check_device(op, name, x, "targets", targets));
     int fits = x->ndim > 0 && targets->ndim == x->ndim - 1;
     for (int d = 0; fits && d < targets->ndim; d++) fits = x->shape[d] == targets->shape[d];
-    UL_REQUIRE(fits, UL_ESHAPE, "%s: targets %s do not fit x %s", op, ul__shape(targets),
+    UL_REQUIRE(fits, UL_ESHAPE, "%s: targets %s do not fit %s %s", op, ul__shape(targets), name,
                ul__shape(x));
     int64_t exact = (int64_t)1 << 53; /* numbers reach kernels as doubles */
     UL_REQUIRE(ignore_index >= -exact && ignore_index <= exact, UL_EVALUE,
@@ -82,7 +82,7 @@ int ul_cross_entropy(ul_tensor **loss, ul_tensor *logits, ul_tensor *targets, in
                      int mean)
 {
     UL_TRY(ul__check_float("cross_entropy", "logits", logits));
-    UL_TRY(check_targets("cross_entropy", logits, targets, ignore_index));
+    UL_TRY(check_targets("cross_entropy", "logits", logits, targets, ignore_index));
     int64_t rows = ul_tensor_size(targets), cols = logits->shape[logits->ndim - 1], count = rows;
     ul_dtype acc = ul_dtype_acc(logits->dtype);
 
@@ -280,7 +280,7 @@ static int check_head(const ul_tensor *x, const ul_tensor *w, const ul_tensor *t
     UL_TRY(ul__check_float("linear_cross_entropy", "x", x));
     UL_REQUIRE(w->ndim == 2 && x->ndim > 0 && x->shape[x->ndim - 1] == w->shape[1], UL_ESHAPE,
                "linear_cross_entropy: weight %s does not fit x %s", ul__shape(w), ul__shape(x));
-    UL_TRY(check_targets("linear_cross_entropy", x, targets, ignore_index));
+    UL_TRY(check_targets("linear_cross_entropy", "x", x, targets, ignore_index));
     UL_REQUIRE(tile >= 0, UL_EVALUE, "linear_cross_entropy: tile = %lld must not be negative",
                (long long)tile);
     return UL_OK;
