@@ -9,7 +9,7 @@ local recipe = ul.recipe 'llama3' {
   model = { vocab = 260, dim = 256, n_layers = 4, n_heads = 8, n_kv_heads = 4, ffn = 688,
             rope_theta = 500000, eps = 1e-5, tied = false },
   data = ul.data.sample(), tokenizer = 'bytes', held_out = 0.05,
-  seq_len = 512, batch = 4, accumulate = 1, steps = 300, lr = 3e-3, warmup = 20, clip = 1.0,
+  seq_len = 512, batch = 2, accumulate = 1, steps = 600, lr = 1e-3, warmup = 30, clip = 1.0,
   weight_decay = 0.1, dtype = 'f32', seed = 1, log_every = 10,
 }
 
@@ -57,7 +57,7 @@ function Llama:init(c)
   self.layers = nn.List()
   for _ = 1, c.n_layers do self.layers:append(Block(c)) end
   self.norm = nn.RMSNorm(c.dim, { eps = c.eps })
-  self.head = c.tied and self.embed or nn.Linear(c.dim, c.vocab)
+  self.head = c.tied and self.embed or nn.Linear(c.dim, c.vocab, { std = 1 / c.dim })
 end
 function Llama:forward(batch)
   local rope = F.rope_table(batch.positions, self.head_dim, { theta = self.rope_theta })

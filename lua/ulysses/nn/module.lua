@@ -6,7 +6,8 @@ local raise = require 'ulysses.raise'
 
 -- Fields live in a table of their own, so that every assignment is seen: the order of parameters
 -- must not depend on pairs(), and a tensor that a module holds must outlive the scope of the call.
-local FIELDS, NAMES, PARAMETERS = {}, {}, {}
+-- NAMES lists the fields in that order, KNOWN has them as a set, PARAMETERS those that are trained.
+local FIELDS, NAMES, KNOWN, PARAMETERS = {}, {}, {}, {}
 
 local Module = {}
 Module.__index = Module
@@ -14,18 +15,19 @@ Module.__index = Module
 local function is_module(value) return type(value) == 'table' and rawget(value, FIELDS) ~= nil end
 
 local function assign(self, name, value)
-  local fields = rawget(self, FIELDS)
-  if fields[name] == nil and value ~= nil and not rawget(self, NAMES)[name] then
+  local known = rawget(self, KNOWN)
+  if value ~= nil and not known[name] then
     table.insert(rawget(self, NAMES), name)
-    rawget(self, NAMES)[name] = true
+    known[name] = true
   end
   if ul.is_tensor(value) then
     value:keep()
-    rawget(self, PARAMETERS)[name] = rawget(self, PARAMETERS)[name] or value.requires_grad
+    local parameters = rawget(self, PARAMETERS)
+    parameters[name] = parameters[name] or value.requires_grad
   end
   -- Numbered fields are plain ones as well, for # and ipairs() look nowhere else.
   if type(name) == 'number' then rawset(self, name, value) end
-  fields[name] = value
+  rawget(self, FIELDS)[name] = value
 end
 
 local function call(self, ...)
@@ -40,8 +42,8 @@ local function class(name)
   local new = setmetatable({ class_name = name }, {
     __index = Module,
     __call = function(self, ...)
-      local instance = setmetatable({ [FIELDS] = {}, [NAMES] = {}, [PARAMETERS] = {} },
-                                    self.instances)
+      local instance = setmetatable(
+        { [FIELDS] = {}, [NAMES] = {}, [KNOWN] = {}, [PARAMETERS] = {} }, self.instances)
       if self.init then self.init(instance, ...) end
       return instance
     end,
