@@ -234,7 +234,7 @@ static inline void check_dtype(const op_case *c, ul_dtype dtype, double toleranc
 }
 
 /* Fails each allocation of forward and backward once: an error each time, nothing left behind. */
-static inline void check_allocations(const op_case *c)
+static inline void check_each_allocation(const op_case *c)
 {
     ul_memory_stats before, after;
     ul_tensor *seeds[MAX_OUT] = {NULL}, *first[MAX_IN] = {NULL}, *y[MAX_OUT] = {NULL};
@@ -308,7 +308,7 @@ static inline void check_op(op_case c)
     check_gradient(&c);
     check_dtype(&c, UL_F32, 1e-5);
     check_dtype(&c, UL_BF16, 2e-2);
-    check_allocations(&c);
+    check_each_allocation(&c);
     check_meta(&c);
     free_case(&c);
 }
