@@ -16,6 +16,7 @@ test: deps
 	@tests/run
 
 bench: all
+	@cmake --build --preset release --target bench_peak
 	@$(BUILD)/ulysses-lua tests/bench/run.lua
 
 train: all
