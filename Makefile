@@ -10,13 +10,13 @@ deps:
 
 build:
 	@test -e $(BUILD)/Makefile || cmake --preset release
-	@cmake --build --preset release
+	@cmake --build --preset release -j "$$(nproc)"
 
 test: deps
 	@tests/run
 
 bench: all
-	@cmake --build --preset release --target bench_peak
+	@cmake --build --preset release -j "$$(nproc)" --target bench_peak
 	@$(BUILD)/ulysses-lua tests/bench/run.lua
 
 train: all
