@@ -28,8 +28,7 @@ typedef struct forward {
     acc scale;             /* of scores, to base 2 */
 } forward;
 
-/* Query tiles of one item: the queries [first, first + rows) of one head. Lanes beyond rows idle.
- */
+/* The queries [first, first + rows) of one head, a lane to each; lanes beyond them idle. */
 typedef struct strip {
     int64_t head, first, rows, lanes;
     acc *q;              /* [D in words, lanes] */
@@ -40,7 +39,8 @@ typedef struct strip {
 
 /* Scratch of one thread. */
 typedef struct space {
-    acc *k, *v;  /* [keys, width] */
+    acc *k;      /* [keys, words] */
+    acc *v;      /* [keys in words, width] */
     acc *scores; /* [keys, lanes] */
     acc *factor; /* [lanes] by which the sums so far are to be multiplied */
     acc *strips; /* STRIPS times q, o, top, sum */

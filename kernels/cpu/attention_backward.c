@@ -30,7 +30,8 @@ typedef struct backward {
     int64_t width, words;  /* head_dim in elements and in words, rounded up to whole vectors */
     int64_t queries, keys; /* of one tile */
     int64_t q_tiles, k_tiles;
-    int64_t scratch_bytes; /* for each thread */
+    int64_t scratch_bytes;                  /* for each thread */
+    int64_t turn_at, dq_sum_at, scratch_at; /* in `work`, which begins with delta */
 } backward;
 
 /* Scratch of one thread. */
@@ -59,7 +60,7 @@ static int64_t scratch_elements(int64_t width, int64_t queries, int64_t keys)
 /* Cuts the call into tiles, which shrink until they fit the pool's scratch, and lays out `work`.
  * Returns the bytes of it.
  */
-static int64_t plan(backward *w, ul_stream *s, const ul_attention_args *a, char *work)
+static int64_t plan(backward *w, ul_stream *s, const ul_attention_args *a)
 {
     const int64_t element = sizeof(acc);
     w->stream = s;
@@ -78,21 +79,19 @@ static int64_t plan(backward *w, ul_stream *s, const ul_attention_args *a, char 
     w->scratch_bytes = round_up(element * scratch_elements(w->width, w->queries, w->keys), 64);
 
     int64_t rows = a->batch * a->n_heads * a->q_tokens;
-    int64_t bytes = round_up(rows * element, 64);
-    w->delta = (acc *)work;
-    w->turn = (_Atomic int64_t *)(work + bytes);
-    bytes += round_up(a->batch * a->n_heads * w->q_tiles * (int64_t)sizeof *w->turn, 64);
-    w->dq_sum = (acc *)(work + bytes);
-    if (sizeof(real) != sizeof(acc)) bytes += round_up(rows * a->head_dim * element, 64);
-    w->scratch = work + bytes;
-    if (w->scratch_bytes > UL_SCRATCH) bytes += ul_pool_threads(s) * w->scratch_bytes;
-    return bytes;
+    int64_t turns = a->batch * a->n_heads * w->q_tiles * (int64_t)sizeof *w->turn;
+    int64_t dq_sum = sizeof(real) != sizeof(acc) ? rows * a->head_dim * element : 0;
+    w->turn_at = round_up(rows * element, 64);
+    w->dq_sum_at = w->turn_at + round_up(turns, 64);
+    w->scratch_at = w->dq_sum_at + round_up(dq_sum, 64);
+    if (w->scratch_bytes <= UL_SCRATCH) return w->scratch_at;
+    return w->scratch_at + ul_pool_threads(s) * w->scratch_bytes;
 }
 
 int64_t CPU(attention_backward_bytes)(ul_stream *s, const ul_attention_args *a)
 {
     backward w;
-    return plan(&w, s, a, NULL);
+    return plan(&w, s, a);
 }
 
 static space cut_scratch(const backward *w, int thread)
@@ -155,7 +154,7 @@ static void prepare_item(void *arg, int64_t item, int thread)
 /* ---- the products ---- */
 
 /* What differentiate() knows of a query; one beyond the last sees nothing. The keys it sees count
- * from k0. Where it sees none its lse is -inf: taken as +inf that makes its p 0.
+ * from k0. Where all its scores are -inf, so is its lse: taken as +inf that makes its p 0, not NaN.
  */
 typedef struct query {
     acc top, delta; /* lse in base 2 */
@@ -178,32 +177,34 @@ static query load_query(const backward *w, const meeting *m, int64_t i)
 }
 
 /* In: p = q k^T and ds = do v^T, columns [from, to) widened to whole vectors. Out: p and scale ds,
- * words along the queries, and ds_rows, words along the keys. `scale` is that of scores in base 2.
+ * words along the queries, and ds_rows, words along the keys.
  */
 TILE_INLINE void differentiate_rows(const backward *w, const space *x, const meeting *m, int64_t i,
                                     const query *row, const int masked)
 {
     const acc scale = (acc)w->args->scale, in_base_2 = (acc)(w->args->scale * LOG2_OF_E);
+    const int64_t keys = w->keys;
+    acc *scores = x->p + i * keys, *dp = x->ds + i * keys;
+    acc *p_out = x->p + i / WORD * keys, *ds_out = x->ds + i / WORD * keys;
     veci lanes;
     for (int n = 0; n < VL; n++) lanes[n] = n;
     for (int64_t j = m->from / VL * VL; j < m->to; j += VL) {
         vec p[WORD], ds[WORD];
         UNROLLED (n, WORD) {
-            int64_t at = (i + n) * w->keys + j;
-            p[n] = v_exp2(v_load_acc(x->p + at) * in_base_2 - row[n].top);
-            ds[n] = p[n] * scale * (v_load_acc(x->ds + at) - row[n].delta);
+            p[n] = v_exp2(v_load_acc(scores + n * keys + j) * in_base_2 - row[n].top);
+            ds[n] = p[n] * scale * (v_load_acc(dp + n * keys + j) - row[n].delta);
             if (masked) {
                 veci key = lanes + (acc_int)j, seen = (key >= row[n].low) & (key < row[n].high);
                 p[n] = (vec)((veci)p[n] & seen);
                 ds[n] = (vec)((veci)ds[n] & seen);
             }
 #if PAIRS
-            real *narrow = (real *)(x->ds_rows + (i + n) * w->keys / WORD) + j;
+            real *narrow = (real *)(x->ds_rows + (i + n) * keys / WORD) + j;
             _mm256_storeu_si256((__m256i *)narrow, (__m256i)_mm512_cvtneps_pbh((__m512)ds[n]));
 #endif
         }
-        v_store_acc(x->p + i / WORD * w->keys + j, make_words(p));
-        v_store_acc(x->ds + i / WORD * w->keys + j, make_words(ds));
+        v_store_acc(p_out + j, make_words(p));
+        v_store_acc(ds_out + j, make_words(ds));
     }
 }
 
@@ -367,8 +368,12 @@ int CPU(attention_backward)(ul_stream *s, ul_grad dq, ul_grad dk, ul_grad dv, co
     w.q = q;
     w.k = k;
     w.v = v;
-    plan(&w, s, a, work);
-    if (sizeof(real) == sizeof(acc) || !dq.data) w.dq_sum = dq.data;
+    plan(&w, s, a);
+    w.delta = work;
+    w.turn = (_Atomic int64_t *)((char *)work + w.turn_at);
+    w.dq_sum = dq.data;
+    if (sizeof(real) != sizeof(acc) && dq.data) w.dq_sum = (acc *)((char *)work + w.dq_sum_at);
+    w.scratch = (char *)work + w.scratch_at;
     ul_parallel(s, a->batch * w.q_tiles, prepare_item, &w);
     ul_parallel(s, w.k_tiles * a->batch * a->n_kv_heads, backward_item, &w);
     if (w.dq_sum && (void *)w.dq_sum != dq.data)
