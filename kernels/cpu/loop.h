@@ -26,6 +26,7 @@ typedef struct loop_job {
     ul_loop loop;
     int n_operands;
     int64_t total;
+    int64_t row_tiles, col_tiles; /* of the last two dims, where those are walked in tiles */
     void (*body)(const void *arg, const loop_row *row);
     const void *arg;
 } loop_job;
@@ -85,11 +86,55 @@ static inline void loop_swap_dims(ul_loop *l, int n_operands, int a, int b)
     }
 }
 
+/* Where an operand is contiguous along another dim than the last, rows of a few lines of it are
+ * taken side by side, so that a cache line is used up before it is lost.
+ */
+enum { LOOP_TILE = 64 };
+
+static inline void loop_tile(void *arg, int64_t piece, int thread)
+{
+    (void)thread;
+    const loop_job *job = arg;
+    const ul_loop *l = &job->loop;
+    int last = l->ndim - 1;
+    int64_t col = piece % job->col_tiles * LOOP_TILE, rest = piece / job->col_tiles;
+    int64_t first = rest % job->row_tiles * LOOP_TILE;
+    int64_t end = smaller(first + LOOP_TILE, l->shape[last - 1]);
+    rest /= job->row_tiles;
+    loop_row row = {.n = smaller(LOOP_TILE, l->shape[last] - col)};
+    for (int o = 0; o < job->n_operands; o++) {
+        row.at[o] = first * l->stride[o][last - 1] + col * l->stride[o][last];
+        row.step[o] = l->stride[o][last];
+    }
+    for (int d = last - 2; d >= 0; d--) {
+        int64_t index = rest % l->shape[d];
+        rest /= l->shape[d];
+        for (int o = 0; o < job->n_operands; o++) row.at[o] += index * l->stride[o][d];
+    }
+    for (int64_t i = first; i < end; i++) {
+        job->body(job->arg, &row);
+        for (int o = 0; o < job->n_operands; o++) row.at[o] += l->stride[o][last - 1];
+    }
+}
+
+/* A dim that would make better rows for some operand than the last one, or -1. */
+static inline int loop_cross_dim(const ul_loop *l, int n_operands)
+{
+    int last = l->ndim - 1;
+    if (l->shape[last] < 16) return -1;
+    for (int o = 0; o < n_operands; o++)
+        for (int d = 0; d < last; d++)
+            if (l->stride[o][d] == 1 && l->shape[d] >= 16 && l->stride[o][last] >= 16) return d;
+    return -1;
+}
+
 /* Calls body for rows that together are the whole of l, in no particular order. */
 static inline void loop_walk(ul_stream *s, const ul_loop *l, int n_operands,
                              void (*body)(const void *arg, const loop_row *row), const void *arg)
 {
-    loop_job job = {*l, n_operands, loop_size(l), body, arg};
+    loop_job job = {
+        .loop = *l, .n_operands = n_operands, .total = loop_size(l), .body = body, .arg = arg};
+    if (job.total == 0) return;
     if (l->ndim == 0) {
         job.loop.ndim = 1;
         job.loop.shape[0] = 1;
@@ -100,7 +145,18 @@ static inline void loop_walk(ul_stream *s, const ul_loop *l, int n_operands,
     for (int d = 0; d < last; d++)
         if (job.loop.shape[d] > job.loop.shape[longest]) longest = d;
     if (job.loop.shape[last] <= 4) loop_swap_dims(&job.loop, n_operands, last, longest);
-    ul_parallel(s, (job.total + UL_GRAIN - 1) / UL_GRAIN, loop_piece, &job);
+
+    int cross = loop_cross_dim(&job.loop, n_operands);
+    if (cross < 0) {
+        ul_parallel(s, (job.total + UL_GRAIN - 1) / UL_GRAIN, loop_piece, &job);
+        return;
+    }
+    loop_swap_dims(&job.loop, n_operands, cross, last - 1);
+    const int64_t *shape = job.loop.shape;
+    job.row_tiles = (shape[last - 1] + LOOP_TILE - 1) / LOOP_TILE;
+    job.col_tiles = (shape[last] + LOOP_TILE - 1) / LOOP_TILE;
+    int64_t rest = job.total / shape[last] / shape[last - 1];
+    ul_parallel(s, rest * job.row_tiles * job.col_tiles, loop_tile, &job);
 }
 
 typedef struct flat_job {

@@ -76,9 +76,9 @@ static void copy_row(const void *arg, const loop_row *row)
 }
 
 /* A transpose: x is contiguous along one dim (its "rows" here), y along another (its "columns"). It
- * is copied tile by tile through a buffer, so that both are touched two cache lines at a time.
+ * is copied in tiles two cache lines wide, those in blocks that fit the registers.
  */
-enum { TILE = 128 / (int)sizeof(real), TILES_AT_ONCE = UL_GRAIN / (TILE * TILE) };
+enum { TILE = 128 / (int)sizeof(real), TILES_AT_ONCE = UL_GRAIN / (TILE * TILE), BLOCK = 8 };
 
 typedef struct transposing {
     real *y;
@@ -89,14 +89,28 @@ typedef struct transposing {
     int64_t row_tiles, col_tiles, tiles;
 } transposing;
 
-static inline void transpose_tile(real *y, const real *x, int64_t y_step, int64_t x_step, int rows,
-                                  int cols)
+static inline void transpose_block(real *y, const real *x, int64_t y_step, int64_t x_step, int rows,
+                                   int cols)
 {
-    real tile[TILE][TILE];
+    real block[BLOCK][BLOCK];
     for (int j = 0; j < cols; j++)
-        for (int i = 0; i < rows; i++) tile[j][i] = x[j * x_step + i];
+        for (int i = 0; i < rows; i++) block[j][i] = x[j * x_step + i];
     for (int i = 0; i < rows; i++)
-        for (int j = 0; j < cols; j++) y[i * y_step + j] = tile[j][i];
+        for (int j = 0; j < cols; j++) y[i * y_step + j] = block[j][i];
+}
+
+static void transpose_tile(const transposing *t, real *y, const real *x, int rows, int cols)
+{
+    for (int i = 0; i < rows; i += BLOCK)
+        for (int j = 0; j < cols; j += BLOCK) {
+            real *to = y + i * t->y_step + j;
+            const real *from = x + j * t->x_step + i;
+            int n_rows = (int)smaller(BLOCK, rows - i), n_cols = (int)smaller(BLOCK, cols - j);
+            if (n_rows == BLOCK && n_cols == BLOCK)
+                transpose_block(to, from, t->y_step, t->x_step, BLOCK, BLOCK);
+            else
+                transpose_block(to, from, t->y_step, t->x_step, n_rows, n_cols);
+        }
 }
 
 static void transpose_piece(void *arg, int64_t piece, int thread)
@@ -116,10 +130,7 @@ static void transpose_piece(void *arg, int64_t piece, int thread)
             x += i * t->rest.stride[1][d];
         }
         int rows = (int)smaller(TILE, t->rows - row), cols = (int)smaller(TILE, t->cols - col);
-        if (rows == TILE && cols == TILE)
-            transpose_tile(y, x, t->y_step, t->x_step, TILE, TILE);
-        else
-            transpose_tile(y, x, t->y_step, t->x_step, rows, cols);
+        transpose_tile(t, y, x, rows, cols);
     }
 }
 

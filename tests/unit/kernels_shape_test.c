@@ -68,8 +68,8 @@ static void check_copy(int dtype, const ul_loop *l)
         total += want;
     }
     for (int64_t i = 0; i < loop_span(l, 0); i++) total_y += get(dtype, y, i);
-    CHECK(!bad && close_to(total_y, total, 1e-12), "copy %s %s %d [%d, ..]: %d wrong", dtype_names[dtype],
-          ul_cpu_isa(), l->ndim, (int)l->shape[0], bad);
+    CHECK(!bad && close_to(total_y, total, 1e-12), "copy %s %s %d [%d, ..]: %d wrong",
+          dtype_names[dtype], ul_cpu_isa(), l->ndim, (int)l->shape[0], bad);
     free(x), free(y);
 }
 
