@@ -82,7 +82,7 @@ KERNELS(silu)
 
 /* y = x P(x), P the normal distribution function: dx = dy (P + x P'), P' = exp(-x^2 / 2) / sqrt(2
  * pi). */
-static inline acc gelu_share(acc x) { return (acc)0.5 * (1 + LIBM(erf)(x * SQRT_HALF)); }
+static inline acc gelu_share(acc x) { return (acc)0.5 * (1 + fast_erf(x * SQRT_HALF)); }
 static inline acc gelu_slope(acc x)
 {
     return gelu_share(x) + x * INV_SQRT_2_PI * fast_exp(-x * x / 2);
