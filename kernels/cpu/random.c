@@ -31,8 +31,8 @@ static inline void philox(uint32_t *words, const ul_random_key *key, uint64_t bl
     }
     /* Two words to a lane, then the lanes of the two halves in turn. */
     lanes front = a | b << 32, back = c | d << 32;
-    lanes first = __builtin_shuffle(front, back, (lanes){0, 8, 1, 9, 2, 10, 3, 11});
-    lanes second = __builtin_shuffle(front, back, (lanes){4, 12, 5, 13, 6, 14, 7, 15});
+    lanes first = __builtin_shufflevector(front, back, 0, 8, 1, 9, 2, 10, 3, 11);
+    lanes second = __builtin_shufflevector(front, back, 4, 12, 5, 13, 6, 14, 7, 15);
     memcpy(words, &first, sizeof first);
     memcpy(words + WORDS / 2, &second, sizeof second);
 }
