@@ -174,7 +174,7 @@ int ul_topk(ul_tensor **values, ul_tensor **index, ul_tensor *x, int64_t k, int 
 {
     UL_TRY(ul__dim("topk", &dim, x));
     UL_REQUIRE(k >= 0 && k <= x->shape[dim], UL_EVALUE,
-               "topk: k is %lld, but the dim of x %s has %lld elements", (long long)k, ul__shape(x),
-               (long long)x->shape[dim]);
+               "topk: k is %lld, but dim %d of x %s has %lld elements", (long long)k, dim + 1,
+               ul__shape(x), (long long)x->shape[dim]);
     return pick(values, index, &topk, x, dim, k, largest);
 }

@@ -12,7 +12,7 @@ static int mark_dims(const char *op, int *reduced, const ul_tensor *x, int n_dim
     for (int i = 0; i < n_dims; i++) {
         int dim = dims[i];
         UL_TRY(ul__dim(op, &dim, x));
-        UL_REQUIRE(!reduced[dim]++, UL_ESHAPE, "%s: a dim of x %s is given twice", op,
+        UL_REQUIRE(!reduced[dim]++, UL_ESHAPE, "%s: dim %d of x %s is given twice", op, dim + 1,
                    ul__shape(x));
     }
     return UL_OK;

@@ -148,8 +148,8 @@ static int drop_dim(int64_t *shape, int64_t *stride, const ul_tensor *x, int dim
 int ul_squeeze(ul_tensor **y, ul_tensor *x, int dim)
 {
     UL_TRY(ul__dim("squeeze", &dim, x));
-    UL_REQUIRE(x->shape[dim] == 1, UL_ESHAPE, "squeeze: the dim of x %s is of size %lld, not 1",
-               ul__shape(x), (long long)x->shape[dim]);
+    UL_REQUIRE(x->shape[dim] == 1, UL_ESHAPE, "squeeze: dim %d of x %s is of size %lld, not 1",
+               dim + 1, ul__shape(x), (long long)x->shape[dim]);
     int64_t shape[UL_MAX_DIMS], stride[UL_MAX_DIMS];
     int n = drop_dim(shape, stride, x, dim);
     return make_view(y, &squeeze, x, n, shape, stride);
@@ -194,8 +194,8 @@ int ul_permute(ul_tensor **y, ul_tensor *x, int ndim, const int *dims)
     for (int j = 0; j < ndim; j++) {
         full[j] = dims[j];
         UL_TRY(ul__dim("permute", &full[j], x));
-        UL_REQUIRE(!seen[full[j]]++, UL_ESHAPE, "permute: a dim of x %s is given twice",
-                   ul__shape(x));
+        UL_REQUIRE(!seen[full[j]]++, UL_ESHAPE, "permute: dim %d of x %s is given twice",
+                   full[j] + 1, ul__shape(x));
     }
     return permuted(y, &permute, x, full);
 }

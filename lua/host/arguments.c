@@ -73,6 +73,15 @@ void host_check(lua_State *L, int rc)
     host_fail(L, "%s", ul_last_error());
 }
 
+void host_check_as(lua_State *L, const char *op, int rc)
+{
+    const char *colon = strstr(ul_last_error(), ": ");
+    if (rc >= 0 || rc == UL_ECALL || rc == UL_ENOMEM || !colon)
+        host_check(L, rc);
+    else
+        host_fail(L, "%s%s", op, colon);
+}
+
 const char *host_describe(lua_State *L, int i, char *text, int size)
 {
     host_box *box = host_to_box(L, i);
@@ -120,6 +129,15 @@ ul_tensor *host_tensor(lua_State *L, int i, const char *op)
 ul_tensor *host_tensor_or_nil(lua_State *L, int i, const char *op)
 {
     return lua_isnoneornil(L, i) ? NULL : host_tensor(L, i, op);
+}
+
+ul_tensor *host_tensor_named(lua_State *L, int i, const char *op, const char *what)
+{
+    char text[64];
+    if (!host_to_box(L, i))
+        host_fail(L, "%s: %s must be a tensor, got %s", op, what,
+                  host_describe(L, i, text, sizeof text));
+    return host_tensor(L, i, op);
 }
 
 ul_tensor **host_list(lua_State *L, int i, const char *op, int *n)
@@ -255,28 +273,38 @@ int host_dim(lua_State *L, const char *op, int64_t dim, int ndim)
 {
     if (dim == 0) host_fail(L, "%s: dim 0: dims are counted from 1, or from -1 backwards", op);
     if (dim > ndim || dim < -ndim)
-        host_fail(L, "%s: dim %lld of a tensor with %d", op, (long long)dim, ndim);
+        host_fail(L, "%s: dim %lld of a tensor with %d dims", op, (long long)dim, ndim);
     return (int)(dim > 0 ? dim - 1 : dim + ndim);
 }
 
-static int64_t size_at(lua_State *L, int i, const char *op, int dim)
+/* Whether the table at i has more positions than its length tells. */
+static int has_hole(lua_State *L, int i, int64_t length)
 {
-    char what[32];
-    snprintf(what, sizeof what, "size of dim %d", dim + 1);
-    return host_integer(L, i, op, what);
+    int64_t n = 0;
+    for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) n += lua_type(L, -2) == LUA_TNUMBER;
+    return n != length;
+}
+
+int host_integers(lua_State *L, int first, int last, const char *op, const char *what,
+                  int64_t *list)
+{
+    char name[48];
+    int in_table = first == last && lua_type(L, first) == LUA_TTABLE;
+    int64_t n = in_table ? (int64_t)lua_objlen(L, first) : (int64_t)(last - first + 1);
+    if (in_table && has_hole(L, first, n))
+        host_fail(L, "%s: the table has a hole, or keys that are no positions", op);
+    if (n < 0) n = 0;
+    if (n > UL_MAX_DIMS) host_fail(L, "%s: %lld dims, at most %d", op, (long long)n, UL_MAX_DIMS);
+    for (int d = 0; d < n; d++) {
+        snprintf(name, sizeof name, "%s %d", what, d + 1);
+        if (in_table) lua_rawgeti(L, first, d + 1);
+        list[d] = host_integer(L, in_table ? lua_gettop(L) : first + d, op, name);
+        if (in_table) lua_pop(L, 1);
+    }
+    return (int)n;
 }
 
 int host_shape(lua_State *L, int first, int last, const char *op, int64_t *shape)
 {
-    int list = first == last && lua_type(L, first) == LUA_TTABLE;
-    int64_t ndim = list ? (int64_t)lua_objlen(L, first) : (int64_t)(last - first + 1);
-    if (ndim < 0) ndim = 0;
-    if (ndim > UL_MAX_DIMS)
-        host_fail(L, "%s: %lld dims, at most %d", op, (long long)ndim, UL_MAX_DIMS);
-    for (int d = 0; d < ndim; d++) {
-        if (list) lua_rawgeti(L, first, d + 1);
-        shape[d] = size_at(L, list ? lua_gettop(L) : first + d, op, d);
-        if (list) lua_pop(L, 1);
-    }
-    return (int)ndim;
+    return host_integers(L, first, last, op, "size of dim", shape);
 }

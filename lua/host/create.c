@@ -52,9 +52,9 @@ static void check_sizes(lua_State *L, const char *op, int ndim, const int64_t *s
             host_fail(L, "%s: size %lld of dim %d is negative", op, (long long)shape[d], d + 1);
 }
 
-static int finish(lua_State *L, host_box *y, const make *m)
+static int finish(lua_State *L, host_box *y, const char *op, const make *m)
 {
-    if (m->requires_grad) host_check(L, ul_tensor_require_grad(y->t, 1));
+    if (m->requires_grad) host_check_as(L, op, ul_tensor_require_grad(y->t, 1));
     return 1;
 }
 
@@ -88,10 +88,11 @@ static int create(lua_State *L)
     int ndim = shape_and_options(L, 1, f->name, shape, &m);
     check_sizes(L, f->name, ndim, shape);
     host_box *y = host_new(L);
-    host_check(
-        L, ul_tensor_new(&y->t, m.dtype < 0 ? UL_F32 : (ul_dtype)m.dtype, m.device, ndim, shape));
-    host_check(L, fill_in(y->t, f, f->value));
-    return finish(L, y, &m);
+    host_check_as(
+        L, f->name,
+        ul_tensor_new(&y->t, m.dtype < 0 ? UL_F32 : (ul_dtype)m.dtype, m.device, ndim, shape));
+    host_check_as(L, f->name, fill_in(y->t, f, f->value));
+    return finish(L, y, f->name, &m);
 }
 
 /* name_like(x, options): x's shape, and its dtype and device unless the options say others */
@@ -103,11 +104,12 @@ static int create_like(lua_State *L)
     int on_device = host_option(L, 2, "device");
     host_box *y = host_new(L);
     ul_tensor *x = host_tensor(L, 1, f->name);
-    host_check(L, ul_tensor_new(&y->t, m.dtype < 0 ? ul_tensor_dtype(x) : (ul_dtype)m.dtype,
+    host_check_as(L, f->name,
+                  ul_tensor_new(&y->t, m.dtype < 0 ? ul_tensor_dtype(x) : (ul_dtype)m.dtype,
                                 on_device ? m.device : ul_tensor_device(x), ul_tensor_ndim(x),
                                 ul_tensor_shape(x)));
-    host_check(L, fill_in(y->t, f, f->value));
-    return finish(L, y, &m);
+    host_check_as(L, f->name, fill_in(y->t, f, f->value));
+    return finish(L, y, f->name, &m);
 }
 
 /* full(shape, value, options) */
@@ -122,10 +124,11 @@ static int full(lua_State *L)
     make m = make_options(L, 3, "full", 0);
     check_sizes(L, "full", ndim, shape);
     host_box *y = host_new(L);
-    host_check(
-        L, ul_tensor_new(&y->t, m.dtype < 0 ? UL_F32 : (ul_dtype)m.dtype, m.device, ndim, shape));
-    host_check(L, fill_in(y->t, &with_value, value));
-    return finish(L, y, &m);
+    host_check_as(
+        L, "full",
+        ul_tensor_new(&y->t, m.dtype < 0 ? UL_F32 : (ul_dtype)m.dtype, m.device, ndim, shape));
+    host_check_as(L, "full", fill_in(y->t, &with_value, value));
+    return finish(L, y, "full", &m);
 }
 
 /* randint(low, high, shape, options): in [low, high) */
@@ -140,10 +143,11 @@ static int randint(lua_State *L)
     make m = make_options(L, 4, "randint", 0);
     check_sizes(L, "randint", ndim, shape);
     host_box *y = host_new(L);
-    host_check(
-        L, ul_tensor_new(&y->t, m.dtype < 0 ? UL_I64 : (ul_dtype)m.dtype, m.device, ndim, shape));
-    host_check(L, ul_randint_(y->t, low, high));
-    return finish(L, y, &m);
+    host_check_as(
+        L, "randint",
+        ul_tensor_new(&y->t, m.dtype < 0 ? UL_I64 : (ul_dtype)m.dtype, m.device, ndim, shape));
+    host_check_as(L, "randint", ul_randint_(y->t, low, high));
+    return finish(L, y, "randint", &m);
 }
 
 /* arange(stop, options), arange(start, stop, options), arange(start, stop, step, options): stop is
@@ -166,8 +170,8 @@ static int arange(lua_State *L)
     if (count > 9e18) host_fail(L, "arange: %g elements are too many", count);
     host_box *y = host_new(L);
     ul_dtype dtype = m.dtype >= 0 ? (ul_dtype)m.dtype : whole ? UL_I64 : UL_F32;
-    host_check(L, ul_arange(&y->t, start, step, (int64_t)count, dtype, m.device));
-    return finish(L, y, &m);
+    host_check_as(L, "arange", ul_arange(&y->t, start, step, (int64_t)count, dtype, m.device));
+    return finish(L, y, "arange", &m);
 }
 
 /* ---- from tables ---- */
@@ -271,8 +275,8 @@ static void read_value(lua_State *L, reader *r, int d)
                   place(r, d, where, sizeof where), (long long)n, (long long)r->shape[d]);
     for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1)) keys++;
     if (keys > n)
-        host_fail(L, "%s: table %s has a hole, or keys that are no positions", r->op,
-                  place(r, d, where, sizeof where));
+        host_fail(L, "%s: the table %s%shas a hole, or keys that are no positions", r->op,
+                  place(r, d, where, sizeof where), d ? " " : "");
     for (int64_t i = 1; i <= n; i++) {
         r->at[d] = i;
         lua_rawgeti(L, -1, (int)i);
@@ -295,7 +299,7 @@ host_box *host_from_table(lua_State *L, int i, const char *op, int dtype, ul_dev
     r.dtype = dtype == UL_BF16 ? UL_F32 : (ul_dtype)dtype;
 
     host_box *y = host_new(L), *wide = host_new(L);
-    host_check(L, ul_tensor_new(&wide->t, r.dtype, UL_CPU, r.ndim, r.shape));
+    host_check_as(L, op, ul_tensor_new(&wide->t, r.dtype, UL_CPU, r.ndim, r.shape));
     r.data = ul_tensor_data(wide->t);
     lua_pushvalue(L, i);
     read_value(L, &r, 0);
@@ -316,7 +320,7 @@ static int from_values(lua_State *L)
     host_arguments(L, "tensor", 2);
     make m = make_options(L, 2, "tensor", 0);
     if (host_to_box(L, 1)) host_fail(L, "tensor: this is one already; x:clone() copies it");
-    return finish(L, host_from_table(L, 1, "tensor", m.dtype, m.device), &m);
+    return finish(L, host_from_table(L, 1, "tensor", m.dtype, m.device), "tensor", &m);
 }
 
 static const fill fill_empty = {"empty", NOTHING, 0}, fill_zeros = {"zeros", VALUE, 0},

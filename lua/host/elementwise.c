@@ -59,7 +59,7 @@ static int call_binary(lua_State *L)
     int rc = pair_up(L, &a, 1, &b, 2, f->name);
     if (rc == UL_OK) rc = f->op(&y->t, a.t, b.t);
     forget(&a, &b);
-    host_check(L, rc);
+    host_check_as(L, f->name, rc);
     return 1;
 }
 
@@ -74,7 +74,7 @@ static int where(lua_State *L)
     int rc = pair_up(L, &a, 2, &b, 3, "where");
     if (rc == UL_OK) rc = ul_where(&y->t, cond, a.t, b.t);
     forget(&a, &b);
-    host_check(L, rc);
+    host_check_as(L, "where", rc);
     return 1;
 }
 
@@ -89,7 +89,7 @@ static int masked_fill(lua_State *L)
     int rc = ul_scalar_like(&filler, x, value);
     if (rc == UL_OK) rc = ul_where(&y->t, mask, filler, x);
     ul_tensor_free(filler);
-    host_check(L, rc);
+    host_check_as(L, "masked_fill", rc);
     return 1;
 }
 
@@ -105,7 +105,7 @@ static int call_unary(lua_State *L)
     const unary *f = lua_touserdata(L, lua_upvalueindex(1));
     host_arguments(L, f->name, 1);
     host_box *y = host_new(L);
-    host_check(L, f->op(&y->t, host_tensor(L, 1, f->name)));
+    host_check_as(L, f->name, f->op(&y->t, host_tensor(L, 1, f->name)));
     return 1;
 }
 
@@ -121,7 +121,7 @@ static int gelu(lua_State *L)
     int tanh_form = host_option_choice(L, 2, "gelu", "approximate", kinds, 0);
     host_box *y = host_new(L);
     ul_tensor *x = host_tensor(L, 1, "gelu");
-    host_check(L, tanh_form ? ul_gelu_tanh(&y->t, x) : ul_gelu(&y->t, x));
+    host_check_as(L, "gelu", tanh_form ? ul_gelu_tanh(&y->t, x) : ul_gelu(&y->t, x));
     return 1;
 }
 
@@ -159,7 +159,7 @@ static int call_change(lua_State *L)
     int rc = pair_up(L, &a, 1, &b, 2, f->name);
     if (rc == UL_OK) rc = f->op(a.t, b.t);
     forget(&a, &b);
-    host_check(L, rc);
+    host_check_as(L, f->name, rc);
     lua_settop(L, 1);
     return 1;
 }
@@ -176,7 +176,7 @@ static int fill_(lua_State *L)
 static int zero_(lua_State *L)
 {
     host_arguments(L, "zero_", 1);
-    host_check(L, ul_fill_(host_tensor(L, 1, "zero_"), 0));
+    host_check_as(L, "zero_", ul_fill_(host_tensor(L, 1, "zero_"), 0));
     return 1;
 }
 

@@ -323,7 +323,8 @@ static int backward_all(lua_State *L)
     ul_tensor **seeds = lua_newuserdata(L, (size_t)n * sizeof *seeds + 1);
     for (int i = 0; i < n; i++) {
         lua_rawgeti(L, 2, i + 1);
-        seeds[i] = lua_toboolean(L, -1) ? host_tensor(L, lua_gettop(L), op) : NULL;
+        seeds[i] =
+            lua_toboolean(L, -1) ? host_tensor_named(L, lua_gettop(L), op, "a gradient") : NULL;
         any |= seeds[i] != NULL;
         lua_pop(L, 1);
     }

@@ -52,6 +52,9 @@ void host_open_tensor(lua_State *L, int core);
 int host_fail(lua_State *L, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Raises what the engine said, or the error object of a failed callback, where rc < 0. */
 void host_check(lua_State *L, int rc);
+/* The same where the engine names a part of what was called: `op` takes its place in the sentence.
+ */
+void host_check_as(lua_State *L, const char *op, int rc);
 /* Keeps the value on top of the stack for host_check() and pops it. */
 void host_keep_error(lua_State *L);
 /* "llama3.lua:41: " of the caller outside of the library, or "", without allocating. */
@@ -63,6 +66,8 @@ const char *host_describe(lua_State *L, int i, char *text, int size);
 void host_arguments(lua_State *L, const char *op, int most);
 ul_tensor *host_tensor(lua_State *L, int i, const char *op);
 ul_tensor *host_tensor_or_nil(lua_State *L, int i, const char *op);
+/* The same for what is no argument of its own: errors call it `what`. */
+ul_tensor *host_tensor_named(lua_State *L, int i, const char *op, const char *what);
 /* The n tensors of the list at i, in a userdata that is pushed. */
 ul_tensor **host_list(lua_State *L, int i, const char *op, int *n);
 int host_is_number(lua_State *L, int i);
@@ -79,6 +84,9 @@ void host_function_at(lua_State *L, int i, const char *op);
 int host_dim(lua_State *L, const char *op, int64_t dim, int ndim);
 /* The sizes in the table at `first`, or in the arguments first to last; returns how many. */
 int host_shape(lua_State *L, int first, int last, const char *op, int64_t *shape);
+/* Any integers given in that way; errors call the third of them `what` 3. */
+int host_integers(lua_State *L, int first, int last, const char *op, const char *what,
+                  int64_t *list);
 
 /* ---- options.c ---- */
 

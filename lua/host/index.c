@@ -227,9 +227,9 @@ int host_assign(lua_State *L)
     }
     host_box *y = view(L, picks, n);
     if (host_to_box(L, 3))
-        host_check(L, ul_copy_(y->t, host_tensor(L, 3, "index")));
+        host_check_as(L, "index", ul_copy_(y->t, host_tensor(L, 3, "index")));
     else
-        host_check(L, ul_fill_(y->t, value));
+        host_check_as(L, "index", ul_fill_(y->t, value));
     host_end(y, NULL);
     if (from_table) host_end(host_to_box(L, 3), NULL);
     return 0;

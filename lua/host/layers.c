@@ -92,7 +92,7 @@ static int rope_table(lua_State *L)
     host_box *cosine = host_new(L), *sine = host_new(L);
     lua_createtable(L, 0, 2);
     ul_tensor *positions = host_tensor(L, 1, op), *own = NULL;
-    ul_tensor *inv_freq = given ? host_tensor(L, at, op) : NULL;
+    ul_tensor *inv_freq = given ? host_tensor_named(L, at, op, "inv_freq") : NULL;
     int rc = UL_OK;
     if (!given) rc = frequencies(&own, head_dim, theta, ul_tensor_device(positions));
     if (given && ul_tensor_size(inv_freq) != head_dim / 2)
@@ -119,8 +119,8 @@ static int rope(lua_State *L)
     host_option(L, 2, "cos");
     host_option(L, 2, "sin");
     host_box *y = host_new(L);
-    ul_tensor *x = host_tensor(L, 1, "rope"), *cosine = host_tensor(L, 3, "rope");
-    host_check(L, ul_rope(&y->t, x, cosine, host_tensor(L, 4, "rope")));
+    ul_tensor *x = host_tensor(L, 1, "rope"), *cosine = host_tensor_named(L, 3, "rope", "cos");
+    host_check(L, ul_rope(&y->t, x, cosine, host_tensor_named(L, 4, "rope", "sin")));
     return 1;
 }
 
@@ -159,8 +159,8 @@ static int attention(lua_State *L)
     list_to_tensor(L, 5, op, UL_I64);
     list_to_tensor(L, 6, op, UL_I32);
     host_box *o = host_new(L), *lse = host_new(L);
-    if (has_docs) options.docs = host_tensor(L, 5, op);
-    if (has_map) options.kv_head = host_tensor(L, 6, op);
+    if (has_docs) options.docs = host_tensor_named(L, 5, op, "docs");
+    if (has_map) options.kv_head = host_tensor_named(L, 6, op, "kv_head");
     ul_tensor *q = host_tensor(L, 1, op), *k = host_tensor(L, 2, op), *v = host_tensor(L, 3, op);
     host_check(L, ul_attention(&o->t, with_lse ? &lse->t : NULL, q, k, v, &options));
     if (with_lse) return 2;

@@ -8,6 +8,11 @@ static int option_at(lua_State *L, int i, const char *name)
     return lua_gettop(L);
 }
 
+static ul_tensor *option_tensor(lua_State *L, int at, const char *op, const char *name)
+{
+    return lua_isnil(L, at) ? NULL : host_tensor_named(L, at, op, name);
+}
+
 /* betas = { b1, b2 } */
 static void read_betas(lua_State *L, int i, ul_adamw_options *options)
 {
@@ -40,7 +45,7 @@ static int adamw_(lua_State *L)
     options.step = host_option_integer(L, 5, op, "step", 1);
     int at = option_at(L, 5, "master");
     ul_tensor *p = host_tensor(L, 1, op), *grad = host_tensor(L, 2, op), *m = host_tensor(L, 3, op);
-    ul_tensor *v = host_tensor(L, 4, op), *master = host_tensor_or_nil(L, at, op);
+    ul_tensor *v = host_tensor(L, 4, op), *master = option_tensor(L, at, op, "master");
     host_check(L, ul_adamw_(p, grad, m, v, master, &options));
     return 0;
 }
@@ -60,8 +65,8 @@ static int sgd_(lua_State *L)
     options.nesterov = host_option_boolean(L, 3, op, "nesterov", 0);
     int velocity_at = option_at(L, 3, "velocity"), master_at = option_at(L, 3, "master");
     ul_tensor *p = host_tensor(L, 1, op), *grad = host_tensor(L, 2, op);
-    ul_tensor *velocity = host_tensor_or_nil(L, velocity_at, op);
-    host_check(L, ul_sgd_(p, grad, velocity, host_tensor_or_nil(L, master_at, op), &options));
+    ul_tensor *velocity = option_tensor(L, velocity_at, op, "velocity");
+    host_check(L, ul_sgd_(p, grad, velocity, option_tensor(L, master_at, op, "master"), &options));
     return 0;
 }
 

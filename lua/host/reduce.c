@@ -80,7 +80,7 @@ static int call_extreme(lua_State *L)
                        ul_tensor_ndim(host_tensor(L, 1, f->name)));
     host_box *y = host_new(L);
     if (f->index_only) {
-        host_check(L, f->op(NULL, &y->t, host_tensor(L, 1, f->name), dim, keep));
+        host_check_as(L, f->name, f->op(NULL, &y->t, host_tensor(L, 1, f->name), dim, keep));
         return 1;
     }
     if (dim == UL_ALL) {
@@ -155,7 +155,7 @@ static int norm(lua_State *L)
 {
     host_arguments(L, "norm", 1);
     host_box *y = host_new(L);
-    host_check(L, norm_of(&y->t, host_tensor(L, 1, "norm")));
+    host_check_as(L, "norm", norm_of(&y->t, host_tensor(L, 1, "norm")));
     return 1;
 }
 

@@ -303,7 +303,17 @@ static int begin(lua_State *L)
 /* scope_end(token, ...): returns the rest, which stays */
 static int end(lua_State *L)
 {
-    host_scope *scope = luaL_checkudata(L, 1, TOKEN);
+    char text[64];
+    int is_token = lua_isuserdata(L, 1) && lua_getmetatable(L, 1);
+    if (is_token) {
+        luaL_getmetatable(L, TOKEN);
+        is_token = lua_rawequal(L, -1, -2);
+        lua_pop(L, 2);
+    }
+    if (!is_token)
+        host_fail(L, "scope_end: expected what scope_begin returned, got %s (argument 1)",
+                  host_describe(L, 1, text, sizeof text));
+    host_scope *scope = lua_touserdata(L, 1);
     if (!is_open(scope)) return lua_gettop(L) - 1;
     adopt_inner(scope);
     for (int i = 2, top = lua_gettop(L); i <= top; i++) host_walk(L, i, 0, hand_out, scope);

@@ -193,6 +193,7 @@ static int item(lua_State *L)
     double value;
     host_arguments(L, "item", 1);
     ul_tensor *x = host_tensor(L, 1, "item");
+    if (ul_tensor_device(x) == UL_META) host_fail(L, "item: a meta tensor has no values");
     if (ul_tensor_size(x) != 1)
         host_fail(L, "item: the tensor has %lld elements, not one", (long long)ul_tensor_size(x));
     host_check(L, ul_tensor_get(&value, x, first));
@@ -356,6 +357,8 @@ static int set_field(lua_State *L)
         host_check(L, ul_tensor_require_grad(host_tensor(L, 1, "requires_grad"), on));
         return 0;
     }
+    if ((name[0] >= 'a' && name[0] <= 'z') || (name[0] >= 'A' && name[0] <= 'Z') || name[0] == '_')
+        host_fail(L, "a tensor's '%.40s' cannot be set; 'grad' and 'requires_grad' can", name);
     return host_assign(L);
 }
 

@@ -29,7 +29,7 @@ static int flatten(lua_State *L)
     host_box *y = host_new(L);
     ul_tensor *x = host_tensor(L, 1, "flatten");
     if (ul_tensor_size(x) == 0) all = 0;
-    host_check(L, ul_reshape(&y->t, x, 1, &all));
+    host_check_as(L, "flatten", ul_reshape(&y->t, x, 1, &all));
     return 1;
 }
 
@@ -37,7 +37,7 @@ static int permute(lua_State *L)
 {
     int64_t list[UL_MAX_DIMS];
     int dims[UL_MAX_DIMS];
-    int n = host_shape(L, 2, lua_gettop(L), "permute", list);
+    int n = host_integers(L, 2, lua_gettop(L), "permute", "dim in place", list);
     host_box *y = host_new(L);
     ul_tensor *x = host_tensor(L, 1, "permute");
     for (int i = 0; i < n; i++) dims[i] = host_dim(L, "permute", list[i], ul_tensor_ndim(x));
@@ -70,11 +70,12 @@ static int t(lua_State *L)
 }
 
 /* A position counted from 1, or from -1 backwards -> from 0 */
-static int64_t position(lua_State *L, const char *op, int64_t at, int64_t size)
+static int64_t position(lua_State *L, const char *op, int64_t at, int dim, int64_t size)
 {
-    if (at == 0) host_fail(L, "%s: position 0: positions are counted from 1", op);
+    if (at == 0)
+        host_fail(L, "%s: position 0 of dim %d: positions are counted from 1", op, dim + 1);
     if (at > size || at < -size)
-        host_fail(L, "%s: position %lld of a dim that has %lld", op, (long long)at,
+        host_fail(L, "%s: position %lld of dim %d, which has %lld", op, (long long)at, dim + 1,
                   (long long)size);
     return at > 0 ? at - 1 : at + size;
 }
@@ -87,7 +88,7 @@ static int select_one(lua_State *L)
     host_box *y = host_new(L);
     ul_tensor *x = host_tensor(L, 1, "select");
     int d = host_dim(L, "select", dim, ul_tensor_ndim(x));
-    host_check(L, ul_select(&y->t, x, d, position(L, "select", at, ul_tensor_dim(x, d))));
+    host_check(L, ul_select(&y->t, x, d, position(L, "select", at, d, ul_tensor_dim(x, d))));
     return 1;
 }
 
@@ -104,8 +105,8 @@ static int narrow(lua_State *L)
     int64_t size = ul_tensor_dim(x, d);
     if (start < 0) start += size + 1;
     if (start < 1 || length < 0 || start > size + 1 || length > size - start + 1)
-        host_fail(L, "narrow: %lld from position %lld on of a dim that has %lld", (long long)length,
-                  (long long)start, (long long)size);
+        host_fail(L, "narrow: %lld from position %lld on of dim %d, which has %lld",
+                  (long long)length, (long long)start, d + 1, (long long)size);
     host_check(L, ul_slice(&y->t, x, d, start - 1, length, 1));
     return 1;
 }
@@ -136,7 +137,7 @@ static int squeeze(lua_State *L)
     int ndim = 0;
     for (int d = 0; d < ul_tensor_ndim(x); d++)
         if (ul_tensor_dim(x, d) != 1) shape[ndim++] = ul_tensor_dim(x, d);
-    host_check(L, ul_view(&y->t, x, ndim, shape));
+    host_check_as(L, "squeeze", ul_view(&y->t, x, ndim, shape));
     return 1;
 }
 
@@ -309,7 +310,7 @@ static int stack(lua_State *L)
     }
     if (rc == UL_OK) rc = ul_cat(&y->t, xs, n, dim);
     for (int i = 0; i < made; i++) ul_tensor_free(xs[i]);
-    host_check(L, rc);
+    host_check_as(L, "stack", rc);
     return 1;
 }
 

@@ -11,7 +11,7 @@ local address = core.methods.data
 --- The first element of a contiguous cpu tensor (0-based, bf16 as its bits). It is valid as long as
 --- the tensor is.
 ---@return ffi.cdata*
-function core.methods:data()
-  local pointer, dtype = address(self)
+function core.methods:data(...)
+  local pointer, dtype = address(self, ...)
   return ffi.cast(pointers[dtype], pointer)
 end
