@@ -34,19 +34,22 @@ int CPU(cross_entropy)(ul_stream *s, void *loss, void *lse, const void *x, const
 static void cross_entropy_backward_row(const void *arg, int64_t row)
 {
     const loss_job *job = arg;
-    const real *x = (const real *)job->x + row * job->cols;
-    real *dx = (real *)job->dx.data + row * job->cols;
-    int64_t target = job->targets[row];
+    int64_t cols = job->cols, target = job->targets[row];
+    const real *x = (const real *)job->x + row * cols;
+    real *dx = (real *)job->dx.data + row * cols;
     int add = job->dx.add;
     if (target == job->ignore) {
-        if (!add) memset(dx, 0, (size_t)job->cols * sizeof *dx);
+        if (!add) memset(dx, 0, (size_t)cols * sizeof *dx);
         return;
     }
-    acc lse = job->lse[row], weight = job->d_loss[row];
-    for (int64_t i = 0; i < target; i++) give(dx + i, add, weight * fast_exp(load(x[i]) - lse));
-    give(dx + target, add, weight * (fast_exp(load(x[target]) - lse) - 1));
-    for (int64_t i = target + 1; i < job->cols; i++)
-        give(dx + i, add, weight * fast_exp(load(x[i]) - lse));
+    acc buffer[ROW_CHUNK], lse = job->lse[row], weight = job->d_loss[row];
+    acc chosen = weight * (fast_exp(load(x[target]) - lse) - 1);
+    for (int64_t at = 0; at < cols; at += ROW_CHUNK) {
+        int64_t n = row_chunk(cols - at);
+        chunk_exp(buffer, row_widen(buffer, x + at, n), n, lse, weight);
+        if (target >= at && target < at + n) buffer[target - at] = chosen;
+        row_give(dx + at, add, buffer, n);
+    }
 }
 
 int CPU(cross_entropy_backward)(ul_stream *s, ul_grad dx, const void *d_loss, const void *x,
@@ -64,27 +67,32 @@ int CPU(cross_entropy_backward)(ul_stream *s, ul_grad dx, const void *d_loss, co
     return 0;
 }
 
-/* Like the two above at once, from accumulators; dx may overwrite x (it is read before it is
- * written). */
+/* Like the two above at once, from accumulators. dx may overwrite x: each chunk is read before it
+ * is written.
+ */
 static void tile_row(const void *arg, int64_t row)
 {
     const loss_job *job = arg;
-    const acc *x = (const acc *)job->x + row * job->cols;
-    real *dx = job->dx.data ? (real *)job->dx.data + row * job->cols : NULL;
     int64_t target = job->targets[row], cols = job->cols;
+    const acc *x = (const acc *)job->x + row * cols;
+    real *dx = job->dx.data ? (real *)job->dx.data + row * cols : NULL;
     if (target == job->ignore) {
         job->loss[row] = 0;
         if (dx) memset(dx, 0, (size_t)cols * sizeof *dx);
         return;
     }
-    acc max = chunk_max(x, cols), sum = chunk_sum_exp(x, cols, max), lse = log_sum_exp(max, sum);
-    acc chosen = x[target];
-    job->loss[row] = lse - chosen;
+    acc max = chunk_max(x, cols), chosen = x[target];
+    double sum = 0;
+    for (int64_t at = 0; at < cols; at += ROW_CHUNK)
+        sum += chunk_sum_exp(x + at, row_chunk(cols - at), max);
+    job->loss[row] = log_sum_exp(max, (acc)sum) - chosen;
     if (!dx) return;
-    acc scale = 1 / sum;
-    int64_t i = 0;
-    for (; i + VL <= cols; i += VL) v_store(dx + i, v_exp(v_load_acc(x + i) - max) * scale);
-    for (; i < cols; i++) dx[i] = store(fast_exp(x[i] - max) * scale);
+    acc buffer[ROW_CHUNK], scale = (acc)(1 / sum);
+    for (int64_t at = 0; at < cols; at += ROW_CHUNK) {
+        int64_t n = row_chunk(cols - at);
+        chunk_exp(buffer, x + at, n, max, scale);
+        row_give(dx + at, 0, buffer, n);
+    }
     dx[target] = store(fast_exp(chosen - max) * scale - 1);
 }
 

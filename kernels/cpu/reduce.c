@@ -1,35 +1,81 @@
 /* reduce.c - sums, extremes and log-sum-exp of the trailing dims of a loop; running sums. */
 #include "reduce.h"
 #if UL_TYPE_FLOAT
-#include "columns.h"
-#include "loop.h"
+#include "rows.h"
 #endif
+
+/* So many elements of a line, or rows of a panel, go into one partial sum. */
+enum { REDUCE_CHUNK = 1024, REDUCE_ROWS = 256 };
+
+#define TAKEN_AS_IT_IS (UL_TYPE_IS(f32) || UL_TYPE_IS(f64) || UL_TYPE_IS(i64))
+
+/* n <= REDUCE_CHUNK elements as accumulators: x itself or buffer. */
+static inline const acc *take(acc *buffer, const real *x, int64_t step, int64_t n)
+{
+    if (step == 1 && TAKEN_AS_IT_IS) return (const acc *)(const void *)x;
+    if (step == 1)
+        for (int64_t i = 0; i < n; i++) buffer[i] = load(x[i]);
+    else
+        for (int64_t i = 0; i < n; i++) buffer[i] = load(x[i * step]);
+    return buffer;
+}
 
 /* ---- sum ---- */
 
-static void sum_line(reduce_state *state, const real *x, int64_t step, int64_t n, int64_t flat,
-                     acc shift)
+static void sum_line(reduce_state *state, const reduce_panel *p)
 {
-    (void)flat, (void)shift;
 #if UL_TYPE_FLOAT
-    acc buffer[ROW_CHUNK];
-    for (int64_t at = 0; at < n; at += ROW_CHUNK) {
-        int64_t size = row_chunk(n - at);
-        if (step == 1) {
-            state->total += chunk_sum(row_widen(buffer, x + at, size), size);
-            continue;
-        }
-        for (int64_t i = 0; i < size; i++) buffer[i] = load(x[(at + i) * step]);
-        state->total += chunk_sum(buffer, size);
+    acc buffer[REDUCE_CHUNK];
+    for (int64_t at = 0; at < p->n; at += REDUCE_CHUNK) {
+        int64_t n = smaller(REDUCE_CHUNK, p->n - at);
+        state->total += chunk_sum(take(buffer, p->x + at * p->step, p->step, n), n);
     }
 #else
-    int64_t total = 0;
+    const real *x = p->x;
+    int64_t n = p->n, step = p->step;
+    total_t total = 0;
     if (step == 1)
-        for (int64_t i = 0; i < n; i++) total += x[i];
+        for (int64_t i = 0; i < n; i++) total += (total_t)x[i];
     else
-        for (int64_t i = 0; i < n; i++) total += x[i * step];
+        for (int64_t i = 0; i < n; i++) total += (total_t)x[i * step];
     state->total += total;
 #endif
+}
+
+#if UL_TYPE_FLOAT
+typedef acc part_t;
+#else
+typedef total_t part_t;
+#endif
+
+/* Adds a row, or four of them, to the partial sums. */
+static inline void add_row(part_t *part, const real *x, int64_t lanes, int64_t lane_step)
+{
+    if (lane_step == 1)
+        for (int64_t i = 0; i < lanes; i++) part[i] += (part_t)load(x[i]);
+    else
+        for (int64_t i = 0; i < lanes; i++) part[i] += (part_t)load(x[i * lane_step]);
+}
+
+static inline void add_4_rows(part_t *part, const real *a, int64_t step, int64_t lanes)
+{
+    const real *b = a + step, *c = b + step, *d = c + step;
+    for (int64_t i = 0; i < lanes; i++)
+        part[i] +=
+            ((part_t)load(a[i]) + (part_t)load(b[i])) + ((part_t)load(c[i]) + (part_t)load(d[i]));
+}
+
+static void sum_panel(reduce_state *states, const reduce_panel *p)
+{
+    int64_t lanes = p->lanes, step = p->step;
+    for (int64_t row = 0; row < p->n; row += REDUCE_ROWS) {
+        part_t part[REDUCE_LANES] = {0};
+        int64_t n = smaller(REDUCE_ROWS, p->n - row), i = 0;
+        const real *x = p->x + row * step;
+        for (; p->lane_step == 1 && i + 4 <= n; i += 4) add_4_rows(part, x + i * step, step, lanes);
+        for (; i < n; i++) add_row(part, x + i * step, lanes, p->lane_step);
+        for (int64_t lane = 0; lane < lanes; lane++) states[lane].total += part[lane];
+    }
 }
 
 static void sum_merge(reduce_state *state, const reduce_state *next)
@@ -42,195 +88,152 @@ typedef struct sum_output {
     double scale;
 } sum_output;
 
-static void sum_done(const reduce_job *job, int64_t y_at, int64_t x_at, const reduce_state *state)
+static void sum_done(const void *arg, int64_t y_at, const reduce_state *state)
 {
-    (void)x_at;
-    const sum_output *out = job->arg;
+    const sum_output *out = arg;
     sum_t *y = (sum_t *)out->y.data + y_at;
 #if UL_TYPE_FLOAT
     give(y, out->y.add, (acc)(state->total * out->scale));
 #else
-    *y = out->y.add ? *y + state->total : state->total;
+    *y = (sum_t)((out->y.add ? (total_t)*y : 0) + state->total);
 #endif
 }
-
-#if UL_TYPE_FLOAT
-
-/* Sums whose outputs lie side by side and whose reduced elements do not: whole lines of outputs are
- * added at a time, as columns of a matrix whose rows are the reduced elements.
- */
-typedef struct sum_columns {
-    const ul_loop *l;
-    const real *x;
-    int kept;
-} sum_columns;
-
-static void sum_columns_row(const void *arg, int64_t row, int64_t begin, int64_t n,
-                            acc part[][COLUMN_CHUNK])
-{
-    const sum_columns *job = arg;
-    const ul_loop *l = job->l;
-    int64_t offset = begin;
-    for (int d = l->ndim - 1; d >= job->kept; d--) {
-        offset += row % l->shape[d] * l->stride[1][d];
-        row /= l->shape[d];
-    }
-    const real *x = job->x + offset;
-    for (int64_t i = 0; i < n; i++) part[0][i] += load(x[i]);
-}
-
-typedef struct sum_lines_job {
-    columns_job columns;
-    sum_columns rows;
-    sum_output out;
-    const real *x;
-    int64_t chunks;
-} sum_lines_job;
-
-/* One chunk of columns of one line of outputs. */
-static void sum_lines_piece(void *arg, int64_t piece, int thread)
-{
-    const sum_lines_job *job = arg;
-    const ul_loop *l = job->rows.l;
-    int64_t line = piece / job->chunks, begin = piece % job->chunks * COLUMN_CHUNK;
-    int64_t y_at = 0, x_at = 0, n = job->columns.cols - begin;
-    for (int d = job->rows.kept - 2; d >= 0; d--) {
-        int64_t k = line % l->shape[d];
-        line /= l->shape[d];
-        y_at += k * l->stride[0][d];
-        x_at += k * l->stride[1][d];
-    }
-    if (n > COLUMN_CHUNK) n = COLUMN_CHUNK;
-    acc sums[COLUMN_CHUNK];
-    sum_columns rows = job->rows;
-    rows.x = job->x + x_at + begin;
-    columns_job columns = {job->columns.rows, n, sum_columns_row, &rows, {{sums, 0}, {NULL, 0}}};
-    columns_piece(&columns, 0, thread);
-    real *y = (real *)job->out.y.data + y_at + begin;
-    for (int64_t i = 0; i < n; i++) give(y + i, job->out.y.add, sums[i] * (acc)job->out.scale);
-}
-
-static int sum_by_columns(ul_stream *s, const sum_output *out, const real *x, const ul_loop *l,
-                          int reduced)
-{
-    int kept = l->ndim - reduced, last = l->ndim - 1;
-    if (reduced == 0 || kept == 0 || l->stride[0][kept - 1] != 1 || l->stride[1][kept - 1] != 1 ||
-        l->stride[1][last] == 1 || l->shape[kept - 1] < 8)
-        return 0;
-    sum_lines_job job = {.rows = {l, NULL, kept}, .out = *out, .x = x};
-    job.columns.rows = 1;
-    job.columns.cols = l->shape[kept - 1];
-    job.chunks = (job.columns.cols + COLUMN_CHUNK - 1) / COLUMN_CHUNK;
-    int64_t lines = 1;
-    for (int d = kept; d < l->ndim; d++) job.columns.rows *= l->shape[d];
-    for (int d = 0; d < kept - 1; d++) lines *= l->shape[d];
-    ul_parallel(s, lines * job.chunks, sum_lines_piece, &job);
-    return 1;
-}
-
-#endif
 
 int CPU(sum)(ul_stream *s, ul_grad y, const void *x, double scale, const ul_loop *l, int reduced)
 {
-    static const reduce_op sum = {{0, 0, 0}, sum_line, sum_merge};
+    static const reduce_op sum = {sum_line, sum_panel, sum_merge, NULL};
     sum_output out = {y, scale};
-    if (!y.data) return 0;
-#if UL_TYPE_FLOAT
-    if (sum_by_columns(s, &out, x, l, reduced)) return 0;
-#endif
     reduce_job job = {.x = x, .op = &sum, .done = sum_done, .arg = &out};
-    reduce_walk(s, &job, l, reduced);
+    if (y.data) reduce_walk(s, &job, l, reduced);
     return 0;
 }
 
-/* ---- max, min ---- */
+/* ---- max, min: the smallest is the largest after a turn that reverses the order ---- */
 
 #if UL_TYPE_FLOAT
 #define IS_NAN(x) ((x) != (x))
-#define LEAST     (-INFINITY)
-#define MOST      INFINITY
+#define TURN(x)   (-(x))
+typedef acc_int where_t;
 #else
 #define IS_NAN(x) 0
-#define LEAST     INT64_MIN
-#define MOST      INT64_MAX
+#define TURN(x)   (~(x))
+typedef int64_t where_t;
 #endif
 
-/* index is -1 until the first element has been seen. */
-static inline int is_greater(acc a, acc best) { return a > best || (IS_NAN(a) && !IS_NAN(best)); }
-static inline int is_less(acc a, acc best) { return a < best || (IS_NAN(a) && !IS_NAN(best)); }
+static inline int is_greater(acc a, acc best) { return (a > best) | (IS_NAN(a) & !IS_NAN(best)); }
 
-static void max_line(reduce_state *state, const real *x, int64_t step, int64_t n, int64_t flat,
-                     acc shift)
+/* The largest of n > 0 elements, a NaN where there is one. */
+static inline acc chunk_extreme(const acc *x, int64_t n)
 {
-    (void)shift;
-    acc best = state->best;
-    int64_t index = state->index;
-    for (int64_t i = 0; i < n; i++) {
-        acc a = load(x[i * step]);
-        if (is_greater(a, best) || index < 0) {
-            best = a;
-            index = flat + i;
+    int64_t i = 1;
+    acc best = x[0];
+#if UL_TYPE_FLOAT
+    if (n >= VL) {
+        vec top = v_load_acc(x);
+        veci nan = top != top;
+        for (i = VL; i + VL <= n; i += VL) {
+            vec here = v_load_acc(x + i);
+            nan |= here != here;
+            top = v_max(top, here);
+        }
+        for (int lane = 0; lane < VL; lane++) best = top[lane] > best ? top[lane] : best;
+        for (int lane = 0; lane < VL; lane++) best = nan[lane] ? (acc)NAN : best;
+    }
+#endif
+    for (; i < n; i++) best = is_greater(x[i], best) ? x[i] : best;
+    return best;
+}
+
+static void extreme_merge(reduce_state *state, const reduce_state *next)
+{
+    if (next->index >= 0 && (state->index < 0 || is_greater(next->best, state->best)))
+        *state = *next;
+}
+
+static inline void extreme_line(reduce_state *state, const reduce_panel *p, int turned)
+{
+    acc buffer[REDUCE_CHUNK];
+    for (int64_t at = 0; at < p->n; at += REDUCE_CHUNK) {
+        int64_t n = smaller(REDUCE_CHUNK, p->n - at), first = 0;
+        const acc *x = take(buffer, p->x + at * p->step, p->step, n);
+        if (turned) {
+            for (int64_t i = 0; i < n; i++) buffer[i] = TURN(x[i]);
+            x = buffer;
+        }
+        acc best = chunk_extreme(x, n);
+        if (state->index >= 0 && !is_greater(best, state->best)) continue;
+        if (IS_NAN(best))
+            while (!IS_NAN(x[first])) first++;
+        else
+            while (x[first] != best) first++;
+        *state = (reduce_state){state->total, x[first], p->flat + at + first};
+    }
+}
+
+static inline void extreme_panel(reduce_state *states, const reduce_panel *p, int turned)
+{
+    int64_t lanes = p->lanes;
+    for (int64_t row = 0; row < p->n; row += INT32_MAX) {
+        acc best[REDUCE_LANES], buffer[REDUCE_LANES];
+        where_t where[REDUCE_LANES] = {0}, n = (where_t)smaller(INT32_MAX, p->n - row);
+        for (where_t k = 0; k < n; k++) {
+            const acc *x = take(buffer, p->x + (row + k) * p->step, p->lane_step, lanes);
+            if (turned) {
+                for (int64_t i = 0; i < lanes; i++) buffer[i] = TURN(x[i]);
+                x = buffer;
+            }
+            if (k == 0) memcpy(best, x, (size_t)lanes * sizeof *best);
+            for (int64_t i = 0; i < lanes; i++) {
+                int better = is_greater(x[i], best[i]);
+                best[i] = better ? x[i] : best[i];
+                where[i] = better ? k : where[i];
+            }
+        }
+        for (int64_t i = 0; i < lanes; i++) {
+            reduce_state next = {states[i].total, best[i], p->flat + row + where[i]};
+            extreme_merge(&states[i], &next);
         }
     }
-    state->best = best;
-    state->index = index;
 }
 
-static void min_line(reduce_state *state, const real *x, int64_t step, int64_t n, int64_t flat,
-                     acc shift)
-{
-    (void)shift;
-    acc best = state->best;
-    int64_t index = state->index;
-    for (int64_t i = 0; i < n; i++) {
-        acc a = load(x[i * step]);
-        if (is_less(a, best) || index < 0) {
-            best = a;
-            index = flat + i;
-        }
-    }
-    state->best = best;
-    state->index = index;
-}
-
-static void max_merge(reduce_state *state, const reduce_state *next)
-{
-    if (is_greater(next->best, state->best)) *state = *next;
-}
-
-static void min_merge(reduce_state *state, const reduce_state *next)
-{
-    if (is_less(next->best, state->best)) *state = *next;
-}
+static void max_line(reduce_state *state, const reduce_panel *p) { extreme_line(state, p, 0); }
+static void max_panel(reduce_state *states, const reduce_panel *p) { extreme_panel(states, p, 0); }
+static void min_line(reduce_state *state, const reduce_panel *p) { extreme_line(state, p, 1); }
+static void min_panel(reduce_state *states, const reduce_panel *p) { extreme_panel(states, p, 1); }
 
 typedef struct extreme_output {
     real *y;
     int64_t *index;
 } extreme_output;
 
-static void extreme_done(const reduce_job *job, int64_t y_at, int64_t x_at,
-                         const reduce_state *state)
+static void max_done(const void *arg, int64_t y_at, const reduce_state *state)
 {
-    (void)x_at;
-    const extreme_output *out = job->arg;
+    const extreme_output *out = arg;
     if (out->y) out->y[y_at] = store(state->best);
+    if (out->index) out->index[y_at] = state->index;
+}
+
+static void min_done(const void *arg, int64_t y_at, const reduce_state *state)
+{
+    const extreme_output *out = arg;
+    if (out->y) out->y[y_at] = store(TURN(state->best));
     if (out->index) out->index[y_at] = state->index;
 }
 
 int CPU(max)(ul_stream *s, void *y, int64_t *index, const void *x, const ul_loop *l, int reduced)
 {
-    static const reduce_op max = {{0, LEAST, -1}, max_line, max_merge};
+    static const reduce_op max = {max_line, max_panel, extreme_merge, NULL};
     extreme_output out = {y, index};
-    reduce_job job = {.x = x, .op = &max, .done = extreme_done, .arg = &out};
+    reduce_job job = {.x = x, .op = &max, .done = max_done, .arg = &out};
     reduce_walk(s, &job, l, reduced);
     return 0;
 }
 
 int CPU(min)(ul_stream *s, void *y, int64_t *index, const void *x, const ul_loop *l, int reduced)
 {
-    static const reduce_op min = {{0, MOST, -1}, min_line, min_merge};
+    static const reduce_op min = {min_line, min_panel, extreme_merge, NULL};
     extreme_output out = {y, index};
-    reduce_job job = {.x = x, .op = &min, .done = extreme_done, .arg = &out};
+    reduce_job job = {.x = x, .op = &min, .done = min_done, .arg = &out};
     reduce_walk(s, &job, l, reduced);
     return 0;
 }
@@ -248,17 +251,19 @@ static void cumsum_piece(void *arg, int64_t piece, int thread)
 {
     (void)thread;
     const cumsum_job *job = arg;
-    int64_t begin = piece * job->piece, end = begin + job->piece, cols = job->cols;
-    for (int64_t row = begin; row < end && row < job->rows; row++) {
+    int64_t end = smaller((piece + 1) * job->piece, job->rows), cols = job->cols;
+    int64_t first = job->reverse ? cols - 1 : 0, step = job->reverse ? -1 : 1;
+    int add = job->y.add;
+    for (int64_t row = piece * job->piece; row < end; row++) {
+        const real *x = job->x + row * cols + first;
+        sum_t *y = (sum_t *)job->y.data + row * cols + first;
         total_t total = 0;
-        for (int64_t k = 0; k < cols; k++) {
-            int64_t at = row * cols + (job->reverse ? cols - 1 - k : k);
-            sum_t *y = (sum_t *)job->y.data + at;
-            total += load(job->x[at]);
+        for (int64_t i = 0; i < cols; i++, x += step, y += step) {
+            total += (total_t)load(*x);
 #if UL_TYPE_FLOAT
-            give(y, job->y.add, (acc)total);
+            give(y, add, (acc)total);
 #else
-            *y = job->y.add ? *y + total : total;
+            *y = (sum_t)((add ? (total_t)*y : 0) + total);
 #endif
         }
     }
@@ -268,47 +273,51 @@ int CPU(cumsum)(ul_stream *s, ul_grad y, const void *x, int64_t rows, int64_t co
 {
     int64_t piece = cols < UL_GRAIN ? UL_GRAIN / (cols + 1) + 1 : 1;
     cumsum_job job = {y, x, rows, cols, piece, reverse};
-    if (y.data) ul_parallel(s, (rows + piece - 1) / piece, cumsum_piece, &job);
+    if (y.data && cols > 0) ul_parallel(s, (rows + piece - 1) / piece, cumsum_piece, &job);
     return 0;
 }
 
 #if UL_TYPE_FLOAT
 
-/* ---- log-sum-exp: the largest element first, then the sum of what is left of each exponential
- * ---- */
+/* ---- log-sum-exp: the largest element, then the sum of exp(x - largest) ---- */
 
-static void exp_line(reduce_state *state, const real *x, int64_t step, int64_t n, int64_t flat,
-                     acc shift)
+static void exp_line(reduce_state *state, const reduce_panel *p)
 {
-    (void)flat;
-    acc buffer[ROW_CHUNK];
-    for (int64_t at = 0; at < n; at += ROW_CHUNK) {
-        int64_t size = row_chunk(n - at);
-        if (step == 1) {
-            state->total += chunk_sum_exp(row_widen(buffer, x + at, size), size, shift);
-            continue;
-        }
-        for (int64_t i = 0; i < size; i++) buffer[i] = load(x[(at + i) * step]);
-        state->total += chunk_sum_exp(buffer, size, shift);
+    acc buffer[REDUCE_CHUNK];
+    for (int64_t at = 0; at < p->n; at += REDUCE_CHUNK) {
+        int64_t n = smaller(REDUCE_CHUNK, p->n - at);
+        const acc *x = take(buffer, p->x + at * p->step, p->step, n);
+        state->total += chunk_sum_exp(x, n, state->best);
     }
 }
 
-/* Called with each output's largest element: does the second pass on the spot. */
-static void logsumexp_done(const reduce_job *job, int64_t y_at, int64_t x_at,
-                           const reduce_state *state)
+static void exp_panel(reduce_state *states, const reduce_panel *p)
 {
-    static const reduce_op sum_exp = {{0, 0, 0}, exp_line, sum_merge};
-    reduce_job second = *job;
-    second.op = &sum_exp;
-    acc max = job->elements ? state->best : (acc)-INFINITY;
-    int finite = max - max == 0;
-    acc sum = finite ? (acc)reduce_all(&second, job->x + x_at, max).total : 1;
-    ((real *)job->arg)[y_at] = store(finite ? log_sum_exp(max, sum) : max);
+    acc shift[REDUCE_LANES], part[REDUCE_LANES], buffer[REDUCE_LANES];
+    int64_t lanes = p->lanes;
+    for (int64_t i = 0; i < lanes; i++) shift[i] = states[i].best;
+    for (int64_t row = 0; row < p->n; row += REDUCE_ROWS) {
+        memset(part, 0, sizeof part);
+        for (int64_t k = row; k < smaller(row + REDUCE_ROWS, p->n); k++) {
+            const acc *x = take(buffer, p->x + k * p->step, p->lane_step, lanes);
+            for (int64_t i = 0; i < lanes; i++) part[i] += fast_exp(x[i] - shift[i]);
+        }
+        for (int64_t i = 0; i < lanes; i++) states[i].total += part[i];
+    }
+}
+
+/* Nothing, or only -inf, gives -inf; inf gives inf. */
+static void logsumexp_done(const void *arg, int64_t y_at, const reduce_state *state)
+{
+    acc best = state->index < 0 ? (acc)-INFINITY : state->best;
+    int finite = best - best == 0;
+    *((real *)arg + y_at) = store(finite ? (acc)((double)best + log(state->total)) : best);
 }
 
 int CPU(logsumexp)(ul_stream *s, void *y, const void *x, const ul_loop *l, int reduced)
 {
-    static const reduce_op max = {{0, LEAST, -1}, max_line, max_merge};
+    static const reduce_op sum_exp = {exp_line, exp_panel, sum_merge, NULL};
+    static const reduce_op max = {max_line, max_panel, extreme_merge, &sum_exp};
     reduce_job job = {.x = x, .op = &max, .done = logsumexp_done, .arg = y};
     reduce_walk(s, &job, l, reduced);
     return 0;
@@ -319,14 +328,22 @@ typedef struct logsumexp_grad {
     const real *dy, *x, *y;
 } logsumexp_grad;
 
+/* dx = dy exp(x - y) */
 static void logsumexp_backward_row(const void *arg, const loop_row *row)
 {
     const logsumexp_grad *job = arg;
-    real *dx = (real *)job->dx.data + row->at[0];
-    const real *dy = job->dy + row->at[1], *x = job->x + row->at[2], *y = job->y + row->at[3];
-    for (int64_t i = 0; i < row->n; i++) {
-        acc share = fast_exp(load(x[i * row->step[2]]) - load(y[i * row->step[3]]));
-        give(dx + i * row->step[0], job->dx.add, load(dy[i * row->step[1]]) * share);
+    acc dy[REDUCE_CHUNK], x[REDUCE_CHUNK], y[REDUCE_CHUNK], share[REDUCE_CHUNK];
+    for (int64_t at = 0; at < row->n; at += REDUCE_CHUNK) {
+        int64_t n = smaller(REDUCE_CHUNK, row->n - at), step = row->step[0];
+        real *dx = (real *)job->dx.data + row->at[0] + at * step;
+        const acc *from = take(x, job->x + row->at[2] + at * row->step[2], row->step[2], n);
+        const acc *less = take(y, job->y + row->at[3] + at * row->step[3], row->step[3], n);
+        const acc *times = take(dy, job->dy + row->at[1] + at * row->step[1], row->step[1], n);
+        for (int64_t i = 0; i < n; i++) share[i] = times[i] * fast_exp(from[i] - less[i]);
+        if (step == 1)
+            row_give(dx, job->dx.add, share, n);
+        else
+            for (int64_t i = 0; i < n; i++) give(dx + i * step, job->dx.add, share[i]);
     }
 }
 

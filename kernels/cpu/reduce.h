@@ -1,152 +1,204 @@
 /* reduce.h - reductions of the trailing dims of a loop, in an order that depends on shapes alone.
  *
- * What is reduced into one output is walked as lines (runs along the innermost reduced dim), cut
- * into at most REDUCE_BLOCKS blocks whose states are merged in order. Threads share outputs where
- * there are many, blocks where there are few.
+ * Outputs are worked on in tiles: one at a time, its elements taken line by line along the
+ * innermost reduced dim; or, where neighbouring outputs lie closer in x than the elements of one
+ * do, or those are few, up to REDUCE_LANES at a time. Threads share tiles where there are many;
+ * else the elements of a tile, in fixed blocks whose states are merged in order.
  */
 #ifndef UL_REDUCE_H
 #define UL_REDUCE_H
 
-#include "cpu.h"
+#include <stdlib.h>
 
-enum { REDUCE_BLOCKS = 256, REDUCE_BLOCK = 1 << 16 };
+#include "loop.h"
+
+enum { REDUCE_LANES = 128, REDUCE_STATES = 1024, REDUCE_BLOCKS = 256, REDUCE_TILES = 64 };
 
 #if UL_TYPE_FLOAT
 typedef double total_t;
 #else
-typedef int64_t total_t;
+typedef uint64_t total_t; /* integers wrap */
 #endif
 
+/* What is known of one output. index is -1 until best is some element's. */
 typedef struct reduce_state {
     total_t total;
     acc best;
     int64_t index;
 } reduce_state;
 
+/* n elements of each of `lanes` outputs; the first are number `flat` of their outputs. */
+typedef struct reduce_panel {
+    const real *x;
+    int64_t lanes, lane_step, n, step, flat;
+} reduce_panel;
+
 typedef struct reduce_op {
-    reduce_state start;
-    /* Takes in n elements from x on, `step` apart; the first is element `flat` of those reduced. */
-    void (*line)(reduce_state *state, const real *x, int64_t step, int64_t n, int64_t flat,
-                 acc shift);
+    void (*line)(reduce_state *state, const reduce_panel *p); /* lanes = 1 */
+    void (*panel)(reduce_state *states, const reduce_panel *p);
     void (*merge)(reduce_state *state, const reduce_state *next);
+    const struct reduce_op *then; /* NULL, or another pass, which starts from the states of this */
 } reduce_op;
 
 typedef struct reduce_job {
-    const ul_loop *l;
     const real *x;
     const reduce_op *op;
-    int kept;                  /* dims of the output */
-    int64_t outputs, elements; /* outputs, and what is reduced into each */
-    int64_t block, blocks, piece;
-    const acc *shift; /* NULL, or one for the output being worked on */
-    void (*done)(const struct reduce_job *job, int64_t y_at, int64_t x_at,
-                 const reduce_state *state);
+    void (*done)(const void *arg, int64_t y_at, const reduce_state *state);
     const void *arg;
-    int64_t x_at; /* of the output being shared by blocks */
-    reduce_state *states;
+
+    ul_loop l;
+    int kept;         /* dims of the output */
+    int64_t elements; /* reduced into each output */
+    int64_t lanes;    /* of a full tile */
+    int64_t per_line; /* tiles along the innermost kept dim */
+    int64_t tiles, piece;
+    int64_t block; /* elements in a block */
 } reduce_job;
 
-/* Offsets of output number `i` in y and in x. */
-static inline void output_at(const reduce_job *job, int64_t i, int64_t *y_at, int64_t *x_at)
+/* Some outputs: where they are, and how many. */
+typedef struct reduce_tile {
+    int64_t y_at, x_at, lanes;
+} reduce_tile;
+
+static inline reduce_tile tile_at(const reduce_job *job, int64_t i)
 {
-    const ul_loop *l = job->l;
-    *y_at = *x_at = 0;
-    for (int d = job->kept - 1; d >= 0; d--) {
-        int64_t k = i % l->shape[d];
+    const ul_loop *l = &job->l;
+    reduce_tile tile = {0, 0, 1};
+    int last = job->kept - 1;
+    if (last < 0) return tile;
+    int64_t first = i % job->per_line * job->lanes;
+    i /= job->per_line;
+    tile.lanes = smaller(job->lanes, l->shape[last] - first);
+    tile.y_at = first * l->stride[0][last];
+    tile.x_at = first * l->stride[1][last];
+    for (int d = last - 1; d >= 0; d--) {
+        tile.y_at += i % l->shape[d] * l->stride[0][d];
+        tile.x_at += i % l->shape[d] * l->stride[1][d];
         i /= l->shape[d];
-        *y_at += k * l->stride[0][d];
-        *x_at += k * l->stride[1][d];
     }
+    return tile;
 }
 
-/* Takes in elements [begin, end) of those reduced into the output that starts at x. */
-static inline reduce_state reduce_range(const reduce_job *job, const real *x, int64_t begin,
-                                        int64_t end, acc shift)
+/* One pass over elements [begin, end) of a tile's outputs. */
+static inline void reduce_range(const reduce_job *job, const reduce_op *op, const reduce_tile *tile,
+                                int64_t begin, int64_t end, reduce_state *states)
 {
-    const ul_loop *l = job->l;
-    reduce_state state = job->op->start;
-    int last = l->ndim - 1;
-    if (job->kept == l->ndim) { /* nothing is reduced: one element */
-        if (begin < end) job->op->line(&state, x, 1, 1, 0, shift);
-        return state;
-    }
-    while (begin < end) {
-        int64_t rest = begin / l->shape[last], at = begin % l->shape[last];
-        int64_t n = l->shape[last] - at < end - begin ? l->shape[last] - at : end - begin;
-        int64_t offset = at * l->stride[1][last];
+    const ul_loop *l = &job->l;
+    int last = l->ndim - 1, some = job->kept < l->ndim;
+    int64_t extent = some ? l->shape[last] : 1;
+    reduce_panel p = {.lanes = tile->lanes, .step = some ? l->stride[1][last] : 0};
+    p.lane_step = job->kept > 0 ? l->stride[1][job->kept - 1] : 0;
+    for (; begin < end; begin += p.n) {
+        int64_t rest = begin / extent, at = begin % extent, offset = tile->x_at + at * p.step;
         for (int d = last - 1; d >= job->kept; d--) {
             offset += rest % l->shape[d] * l->stride[1][d];
             rest /= l->shape[d];
         }
-        job->op->line(&state, x + offset, l->stride[1][last], n, begin, shift);
-        begin += n;
+        p.x = job->x + offset;
+        p.n = smaller(extent - at, end - begin);
+        p.flat = begin;
+        (job->lanes == 1 ? op->line : op->panel)(states, &p);
     }
-    return state;
 }
 
-static inline int64_t block_end(const reduce_job *job, int64_t block)
+static inline void reduce_finish(const reduce_job *job, const reduce_tile *tile,
+                                 const reduce_state *states)
 {
-    int64_t end = (block + 1) * job->block;
-    return end < job->elements ? end : job->elements;
+    int64_t step = job->kept > 0 ? job->l.stride[0][job->kept - 1] : 0;
+    for (int64_t i = 0; i < tile->lanes; i++)
+        job->done(job->arg, tile->y_at + i * step, &states[i]);
 }
 
-/* Everything reduced into one output, by one thread. */
-static inline reduce_state reduce_all(const reduce_job *job, const real *x, acc shift)
-{
-    reduce_state state = reduce_range(job, x, 0, block_end(job, 0), shift);
-    for (int64_t b = 1; b < job->blocks; b++) {
-        reduce_state next = reduce_range(job, x, b * job->block, block_end(job, b), shift);
-        job->op->merge(&state, &next);
-    }
-    return state;
-}
-
-static inline void reduce_outputs(void *arg, int64_t piece, int thread)
+static inline void reduce_tiles(void *arg, int64_t piece, int thread)
 {
     (void)thread;
     const reduce_job *job = arg;
-    int64_t begin = piece * job->piece, end = begin + job->piece;
-    for (int64_t i = begin; i < end && i < job->outputs; i++) {
-        int64_t y_at, x_at;
-        output_at(job, i, &y_at, &x_at);
-        reduce_state state = reduce_all(job, job->x + x_at, job->shift ? *job->shift : 0);
-        job->done(job, y_at, x_at, &state);
+    int64_t end = smaller((piece + 1) * job->piece, job->tiles);
+    for (int64_t i = piece * job->piece; i < end; i++) {
+        reduce_tile tile = tile_at(job, i);
+        reduce_state states[REDUCE_LANES];
+        for (int64_t k = 0; k < tile.lanes; k++) states[k] = (reduce_state){0, 0, -1};
+        for (const reduce_op *op = job->op; op; op = op->then)
+            reduce_range(job, op, &tile, 0, job->elements, states);
+        reduce_finish(job, &tile, states);
     }
 }
+
+typedef struct reduce_pass {
+    const reduce_job *job;
+    const reduce_op *op;
+    reduce_tile tile;
+    reduce_state *states; /* of each block */
+} reduce_pass;
 
 static inline void reduce_block(void *arg, int64_t block, int thread)
 {
     (void)thread;
-    const reduce_job *job = arg;
-    job->states[block] = reduce_range(job, job->x + job->x_at, block * job->block,
-                                      block_end(job, block), job->shift ? *job->shift : 0);
+    const reduce_pass *pass = arg;
+    int64_t begin = block * pass->job->block;
+    reduce_range(pass->job, pass->op, &pass->tile, begin,
+                 smaller(begin + pass->job->block, pass->job->elements),
+                 pass->states + block * pass->tile.lanes);
 }
 
-/* Runs op over every output of l and hands each result to done. */
+/* One tile, by all threads. */
+static inline void reduce_by_blocks(ul_stream *s, const reduce_job *job, int64_t i)
+{
+    reduce_state states[REDUCE_LANES], parts[REDUCE_STATES];
+    reduce_tile tile = tile_at(job, i);
+    int64_t lanes = tile.lanes, blocks = (job->elements + job->block - 1) / job->block;
+    for (int64_t k = 0; k < lanes; k++) states[k] = (reduce_state){0, 0, -1};
+    for (const reduce_op *op = job->op; op; op = op->then) {
+        reduce_pass pass = {job, op, tile, parts};
+        for (int64_t k = 0; k < lanes * blocks; k++) parts[k] = states[k % lanes];
+        ul_parallel(s, blocks, reduce_block, &pass);
+        for (int64_t k = 0; k < lanes * blocks; k++) op->merge(&states[k % lanes], &parts[k]);
+    }
+    reduce_finish(job, &tile, states);
+}
+
+/* Outputs may be walked in any order: those closest in x become the innermost. */
+static inline void choose_lanes(reduce_job *job)
+{
+    ul_loop *l = &job->l;
+    int lane = job->kept - 1, last = l->ndim - 1;
+    job->lanes = 1;
+    if (lane < 0) return;
+    int best = lane;
+    for (int d = 0; d < lane; d++) {
+        int closer = llabs(l->stride[1][d]) < llabs(l->stride[1][best]);
+        if (l->shape[d] >= 8 && (l->shape[best] < 8 || closer)) best = d;
+    }
+    loop_swap_dims(l, 2, best, lane);
+    if (l->shape[lane] < 8) return;
+    if (job->kept == l->ndim || l->shape[last] < 16 ||
+        llabs(l->stride[1][lane]) < llabs(l->stride[1][last]))
+        job->lanes = REDUCE_LANES;
+}
+
+/* Runs the passes of job->op over each output of l and hands the results to job->done. */
 static inline void reduce_walk(ul_stream *s, reduce_job *job, const ul_loop *l, int reduced)
 {
-    reduce_state states[REDUCE_BLOCKS];
-    job->l = l;
+    int64_t outputs = 1;
+    job->l = *l;
     job->kept = l->ndim - reduced;
-    job->states = states;
-    job->outputs = job->elements = 1;
-    for (int d = 0; d < l->ndim; d++)
-        *(d < job->kept ? &job->outputs : &job->elements) *= l->shape[d];
-    job->block = (job->elements + REDUCE_BLOCKS - 1) / REDUCE_BLOCKS;
-    if (job->block < REDUCE_BLOCK) job->block = REDUCE_BLOCK;
-    job->blocks = job->elements ? (job->elements + job->block - 1) / job->block : 1;
-    if (job->blocks == 1 || job->outputs >= 64) {
-        job->piece = job->elements < UL_GRAIN ? UL_GRAIN / (job->elements + 1) + 1 : 1;
-        ul_parallel(s, (job->outputs + job->piece - 1) / job->piece, reduce_outputs, job);
+    job->elements = 1;
+    for (int d = 0; d < l->ndim; d++) *(d < job->kept ? &outputs : &job->elements) *= l->shape[d];
+    if (outputs == 0) return;
+    choose_lanes(job);
+    int64_t line = job->kept > 0 ? job->l.shape[job->kept - 1] : 1;
+    job->per_line = (line + job->lanes - 1) / job->lanes;
+    job->tiles = outputs / line * job->per_line;
+    int64_t work = smaller(job->lanes, line) * job->elements;
+    if (job->tiles >= REDUCE_TILES || work <= 4 * UL_GRAIN) {
+        job->piece = work < UL_GRAIN ? UL_GRAIN / (work + 1) + 1 : 1;
+        ul_parallel(s, (job->tiles + job->piece - 1) / job->piece, reduce_tiles, job);
         return;
     }
-    for (int64_t i = 0; i < job->outputs; i++) {
-        int64_t y_at;
-        output_at(job, i, &y_at, &job->x_at);
-        ul_parallel(s, job->blocks, reduce_block, job);
-        for (int64_t b = 1; b < job->blocks; b++) job->op->merge(&states[0], &states[b]);
-        job->done(job, y_at, job->x_at, &states[0]);
-    }
+    int64_t blocks = job->lanes == 1 ? REDUCE_BLOCKS : REDUCE_STATES / job->lanes;
+    job->block = (job->elements + blocks - 1) / blocks;
+    if (job->block < UL_GRAIN / job->lanes) job->block = UL_GRAIN / job->lanes;
+    for (int64_t i = 0; i < job->tiles; i++) reduce_by_blocks(s, job, i);
 }
 
 #endif

@@ -37,29 +37,35 @@ typedef struct rope_job {
     acc sign;
 } rope_job;
 
-/* One token of all heads: y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin. */
+/* One head: y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin. */
+static inline void rope_head(real *y, int add, const real *x, const acc *c, const acc *s,
+                             int64_t half, acc sign)
+{
+    if (add) INDEPENDENT for (int64_t i = 0; i < half; i++)
+        {
+            acc a = load(x[i]), b = load(x[half + i]), sine = sign * s[i];
+            y[i] = store(load(y[i]) + (a * c[i] - b * sine));
+            y[half + i] = store(load(y[half + i]) + (b * c[i] + a * sine));
+        }
+    else
+        INDEPENDENT for (int64_t i = 0; i < half; i++)
+        {
+            acc a = load(x[i]), b = load(x[half + i]), sine = sign * s[i];
+            y[i] = store(a * c[i] - b * sine);
+            y[half + i] = store(b * c[i] + a * sine);
+        }
+}
+
+/* One token of all heads. */
 static void rope_token(const void *arg, int64_t row)
 {
     const rope_job *job = arg;
     int64_t half = job->half, batch = row / job->tokens, token = row % job->tokens;
     int64_t at = (batch * job->table_step + token) * half;
-    const acc *restrict c = job->cosine + at, *restrict s = job->sine + at;
     for (int64_t head = 0; head < job->heads; head++) {
         int64_t start = (row * job->heads + head) * 2 * half;
-        const real *restrict x1 = job->x + start, *restrict x2 = x1 + half;
-        real *restrict y1 = (real *)job->y.data + start, *restrict y2 = y1 + half;
-        if (job->y.add)
-            for (int64_t i = 0; i < half; i++) {
-                acc a = load(x1[i]), b = load(x2[i]), sine = job->sign * s[i];
-                y1[i] = store(load(y1[i]) + (a * c[i] - b * sine));
-                y2[i] = store(load(y2[i]) + (b * c[i] + a * sine));
-            }
-        else
-            for (int64_t i = 0; i < half; i++) {
-                acc a = load(x1[i]), b = load(x2[i]), sine = job->sign * s[i];
-                y1[i] = store(a * c[i] - b * sine);
-                y2[i] = store(b * c[i] + a * sine);
-            }
+        rope_head((real *)job->y.data + start, job->y.add, job->x + start, job->cosine + at,
+                  job->sine + at, half, job->sign);
     }
 }
 

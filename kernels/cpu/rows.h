@@ -6,6 +6,7 @@
 #ifndef UL_ROWS_H
 #define UL_ROWS_H
 
+#include "loop.h"
 #include "vmath.h"
 
 enum { ROW_CHUNK = 1024 };
@@ -49,6 +50,15 @@ static inline const acc *row_widen(acc *buffer, const real *x, int64_t n)
 
 static inline int64_t row_chunk(int64_t left) { return left < ROW_CHUNK ? left : ROW_CHUNK; }
 
+/* y (+)= x, n elements. */
+static inline void row_give(real *y, int add, const acc *x, int64_t n)
+{
+    if (add)
+        INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = store(load(y[i]) + x[i]);
+    else
+        INDEPENDENT for (int64_t i = 0; i < n; i++) y[i] = store(x[i]);
+}
+
 /* Largest element (-inf for none). NaN may be passed over: exp(NaN - max) brings it back. */
 static inline acc chunk_max(const acc *x, int64_t n)
 {
@@ -74,18 +84,18 @@ static inline acc chunk_sum(const acc *x, int64_t n)
     return result;
 }
 
-/* sum of exp(x - shift) */
+/* out = exp(x - shift) scale; out may be x. */
+static inline void chunk_exp(acc *out, const acc *x, int64_t n, acc shift, acc scale)
+{
+    INDEPENDENT for (int64_t i = 0; i < n; i++) out[i] = fast_exp(x[i] - shift) * scale;
+}
+
+/* sum of exp(x - shift), n <= ROW_CHUNK */
 static inline acc chunk_sum_exp(const acc *x, int64_t n, acc shift)
 {
-    vec a = {0}, b = {0};
-    int64_t i = 0;
-    for (; i + 2 * VL <= n; i += 2 * VL) {
-        a += v_exp(v_load_acc(x + i) - shift);
-        b += v_exp(v_load_acc(x + i + VL) - shift);
-    }
-    acc result = v_sum(a + b);
-    for (; i < n; i++) result += fast_exp(x[i] - shift);
-    return result;
+    acc buffer[ROW_CHUNK];
+    chunk_exp(buffer, x, n, shift, 1);
+    return chunk_sum(buffer, n);
 }
 
 /* sum of a b */
@@ -102,7 +112,6 @@ static inline acc chunk_dot(const acc *x, const acc *y, int64_t n)
     return result;
 }
 
-/* max and log-sum-exp of a row. */
 static inline acc row_max(const real *x, int64_t n)
 {
     acc buffer[ROW_CHUNK], best = -INFINITY;
@@ -114,24 +123,37 @@ static inline acc row_max(const real *x, int64_t n)
     return best;
 }
 
+static inline acc row_sum(const real *x, int64_t n)
+{
+    acc buffer[ROW_CHUNK];
+    double total = 0;
+    for (int64_t at = 0; at < n; at += ROW_CHUNK) {
+        int64_t size = row_chunk(n - at);
+        total += chunk_sum(row_widen(buffer, x + at, size), size);
+    }
+    return (acc)total;
+}
+
 static inline acc row_sum_exp(const real *x, int64_t n, acc shift)
 {
-    acc buffer[ROW_CHUNK], total = 0;
+    acc buffer[ROW_CHUNK];
+    double total = 0;
     for (int64_t at = 0; at < n; at += ROW_CHUNK) {
         int64_t size = row_chunk(n - at);
         total += chunk_sum_exp(row_widen(buffer, x + at, size), size, shift);
     }
-    return total;
+    return (acc)total;
 }
 
 static inline acc row_dot(const real *x, const real *y, int64_t n)
 {
-    acc a[ROW_CHUNK], b[ROW_CHUNK], total = 0;
+    acc a[ROW_CHUNK], b[ROW_CHUNK];
+    double total = 0;
     for (int64_t at = 0; at < n; at += ROW_CHUNK) {
         int64_t size = row_chunk(n - at);
         total += chunk_dot(row_widen(a, x + at, size), row_widen(b, y + at, size), size);
     }
-    return total;
+    return (acc)total;
 }
 
 /* log of the sum of exponentials, given the largest element: -inf for none or only -inf, without

@@ -10,10 +10,15 @@ typedef struct softmax_job {
 static void softmax_row(const void *arg, int64_t row)
 {
     const softmax_job *job = arg;
-    const real *x = job->x + row * job->cols;
-    real *y = (real *)job->y.data + row * job->cols;
-    acc max = row_max(x, job->cols), scale = 1 / row_sum_exp(x, job->cols, max);
-    for (int64_t i = 0; i < job->cols; i++) y[i] = store(fast_exp(load(x[i]) - max) * scale);
+    int64_t cols = job->cols;
+    const real *x = job->x + row * cols;
+    real *y = (real *)job->y.data + row * cols;
+    acc buffer[ROW_CHUNK], max = row_max(x, cols), scale = 1 / row_sum_exp(x, cols, max);
+    for (int64_t at = 0; at < cols; at += ROW_CHUNK) {
+        int64_t n = row_chunk(cols - at);
+        chunk_exp(buffer, row_widen(buffer, x + at, n), n, max, scale);
+        row_give(y + at, 0, buffer, n);
+    }
 }
 
 int CPU(softmax)(ul_stream *s, void *y, const void *x, int64_t rows, int64_t cols)
@@ -26,11 +31,11 @@ int CPU(softmax)(ul_stream *s, void *y, const void *x, int64_t rows, int64_t col
 static void log_softmax_row(const void *arg, int64_t row)
 {
     const softmax_job *job = arg;
-    const real *x = job->x + row * job->cols;
-    real *y = (real *)job->y.data + row * job->cols;
-    acc max = row_max(x, job->cols);
-    acc log_sum = (acc)log((double)row_sum_exp(x, job->cols, max));
-    for (int64_t i = 0; i < job->cols; i++) y[i] = store(load(x[i]) - max - log_sum);
+    int64_t cols = job->cols;
+    const real *x = job->x + row * cols;
+    real *y = (real *)job->y.data + row * cols;
+    acc max = row_max(x, cols), log_sum = (acc)log((double)row_sum_exp(x, cols, max));
+    INDEPENDENT for (int64_t i = 0; i < cols; i++) y[i] = store(load(x[i]) - max - log_sum);
 }
 
 int CPU(log_softmax)(ul_stream *s, void *y, const void *x, int64_t rows, int64_t cols)
@@ -44,11 +49,15 @@ int CPU(log_softmax)(ul_stream *s, void *y, const void *x, int64_t rows, int64_t
 static void softmax_backward_row(const void *arg, int64_t row)
 {
     const softmax_job *job = arg;
-    const real *y = job->x + row * job->cols, *dy = job->dy + row * job->cols;
-    real *dx = (real *)job->y.data + row * job->cols;
-    acc dot = row_dot(dy, y, job->cols);
-    for (int64_t i = 0; i < job->cols; i++)
-        give(dx + i, job->y.add, load(y[i]) * (load(dy[i]) - dot));
+    int64_t cols = job->cols;
+    const real *y = job->x + row * cols, *dy = job->dy + row * cols;
+    real *dx = (real *)job->y.data + row * cols;
+    acc buffer[ROW_CHUNK], dot = row_dot(dy, y, cols);
+    for (int64_t at = 0; at < cols; at += ROW_CHUNK) {
+        int64_t n = row_chunk(cols - at);
+        for (int64_t i = 0; i < n; i++) buffer[i] = load(y[at + i]) * (load(dy[at + i]) - dot);
+        row_give(dx + at, job->y.add, buffer, n);
+    }
 }
 
 int CPU(softmax_backward)(ul_stream *s, ul_grad dx, const void *dy, const void *y, int64_t rows,
@@ -63,15 +72,16 @@ int CPU(softmax_backward)(ul_stream *s, ul_grad dx, const void *dy, const void *
 static void log_softmax_backward_row(const void *arg, int64_t row)
 {
     const softmax_job *job = arg;
-    const real *y = job->x + row * job->cols, *dy = job->dy + row * job->cols;
-    real *dx = (real *)job->y.data + row * job->cols;
-    acc buffer[ROW_CHUNK], total = 0;
-    for (int64_t at = 0; at < job->cols; at += ROW_CHUNK) {
-        int64_t n = row_chunk(job->cols - at);
-        total += chunk_sum(row_widen(buffer, dy + at, n), n);
+    int64_t cols = job->cols;
+    const real *y = job->x + row * cols, *dy = job->dy + row * cols;
+    real *dx = (real *)job->y.data + row * cols;
+    acc buffer[ROW_CHUNK], total = row_sum(dy, cols);
+    for (int64_t at = 0; at < cols; at += ROW_CHUNK) {
+        int64_t n = row_chunk(cols - at);
+        chunk_exp(buffer, row_widen(buffer, y + at, n), n, 0, total);
+        for (int64_t i = 0; i < n; i++) buffer[i] = load(dy[at + i]) - buffer[i];
+        row_give(dx + at, job->y.add, buffer, n);
     }
-    for (int64_t i = 0; i < job->cols; i++)
-        give(dx + i, job->y.add, load(dy[i]) - fast_exp(load(y[i])) * total);
 }
 
 int CPU(log_softmax_backward)(ul_stream *s, ul_grad dx, const void *dy, const void *y, int64_t rows,
