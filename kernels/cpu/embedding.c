@@ -1,7 +1,5 @@
 /* embedding.c - reading and adding to elements chosen by index. */
-#include "cpu.h"
-
-static int64_t smaller_of(int64_t a, int64_t b) { return a < b ? a : b; }
+#include "loop.h"
 
 /* ---- is any index out of range? ---- */
 
@@ -17,7 +15,7 @@ static void find_block(void *arg, int64_t block, int thread)
 {
     (void)thread;
     find_job *job = arg;
-    int64_t begin = block * job->block, end = smaller_of(begin + job->block, job->n);
+    int64_t begin = block * job->block, end = smaller(begin + job->block, job->n);
     job->found[block] = -1;
     for (int64_t i = begin; i < end; i++) {
         acc x = load(job->x[i]);
@@ -55,12 +53,16 @@ static void gather_piece(void *arg, int64_t piece, int thread)
 {
     (void)thread;
     const index_job *job = arg;
-    int64_t begin = piece * job->piece, end = smaller_of(begin + job->piece, job->outer * job->m);
+    int64_t begin = piece * job->piece, end = smaller(begin + job->piece, job->outer * job->m);
+    int64_t inner = job->inner, m = job->m, j = begin % m;
+    const real *x = job->x + begin / m * job->n * inner;
     for (int64_t row = begin; row < end; row++) {
-        const int64_t *index = job->index + row * job->inner;
-        const real *x = job->x + row / job->m * job->n * job->inner;
-        real *y = job->y + row * job->inner;
-        for (int64_t i = 0; i < job->inner; i++) y[i] = x[index[i] * job->inner + i];
+        const int64_t *index = job->index + row * inner;
+        real *y = job->y + row * inner;
+        for (int64_t i = 0; i < inner; i++) y[i] = x[index[i] * inner + i];
+        if (++j < m) continue;
+        j = 0;
+        x += job->n * inner;
     }
 }
 
@@ -68,11 +70,18 @@ static void select_piece(void *arg, int64_t piece, int thread)
 {
     (void)thread;
     const index_job *job = arg;
-    int64_t begin = piece * job->piece, end = smaller_of(begin + job->piece, job->outer * job->m);
+    int64_t begin = piece * job->piece, end = smaller(begin + job->piece, job->outer * job->m);
+    int64_t inner = job->inner, m = job->m, j = begin % m;
+    const real *x = job->x + begin / m * job->n * inner;
     for (int64_t row = begin; row < end; row++) {
-        int64_t from = row / job->m * job->n + job->index[row % job->m];
-        memcpy(job->y + row * job->inner, job->x + from * job->inner,
-               (size_t)job->inner * sizeof(real));
+        const real *from = x + job->index[j] * inner;
+        if (inner == 1)
+            job->y[row] = *from;
+        else
+            memcpy(job->y + row * inner, from, (size_t)inner * sizeof(real));
+        if (++j < m) continue;
+        j = 0;
+        x += job->n * inner;
     }
 }
 
@@ -112,13 +121,13 @@ static void gather_backward_piece(void *arg, int64_t piece, int thread)
     (void)thread;
     const index_job *job = arg;
     int64_t begin = piece % job->chunks * job->chunk, inner = job->inner;
-    int64_t end = smaller_of(begin + job->chunk, inner), first = piece / job->chunks * job->piece;
-    for (int64_t o = first; o < smaller_of(first + job->piece, job->outer); o++) {
+    int64_t end = smaller(begin + job->chunk, inner), first = piece / job->chunks * job->piece;
+    for (int64_t o = first; o < smaller(first + job->piece, job->outer); o++) {
         acc *dx = job->dx + o * job->n * inner;
         for (int64_t j = 0; j < job->m; j++) {
-            int64_t row = (o * job->m + j) * inner;
-            for (int64_t i = begin; i < end; i++)
-                dx[job->index[row + i] * inner + i] += load(job->x[row + i]);
+            const int64_t *index = job->index + (o * job->m + j) * inner;
+            const real *dy = job->x + (o * job->m + j) * inner;
+            for (int64_t i = begin; i < end; i++) dx[index[i] * inner + i] += load(dy[i]);
         }
     }
 }
@@ -128,12 +137,12 @@ static void select_backward_piece(void *arg, int64_t piece, int thread)
     (void)thread;
     const index_job *job = arg;
     int64_t begin = piece % job->chunks * job->chunk, inner = job->inner;
-    int64_t end = smaller_of(begin + job->chunk, inner), first = piece / job->chunks * job->piece;
-    for (int64_t o = first; o < smaller_of(first + job->piece, job->outer); o++)
+    int64_t end = smaller(begin + job->chunk, inner), first = piece / job->chunks * job->piece;
+    for (int64_t o = first; o < smaller(first + job->piece, job->outer); o++)
         for (int64_t j = 0; j < job->m; j++) {
-            acc *restrict dx = job->dx + (o * job->n + job->index[j]) * inner;
-            const real *restrict dy = job->x + (o * job->m + j) * inner;
-            for (int64_t i = begin; i < end; i++) dx[i] += load(dy[i]);
+            acc *dx = job->dx + (o * job->n + job->index[j]) * inner;
+            const real *dy = job->x + (o * job->m + j) * inner;
+            INDEPENDENT for (int64_t i = begin; i < end; i++) dx[i] += load(dy[i]);
         }
 }
 
@@ -146,7 +155,7 @@ static void zero_piece(void *arg, int64_t piece, int thread)
 {
     (void)thread;
     const zero_job *job = arg;
-    int64_t begin = piece << 18, n = smaller_of(1 << 18, job->bytes - begin);
+    int64_t begin = piece << 18, n = smaller(1 << 18, job->bytes - begin);
     memset(job->data + begin, 0, (size_t)n);
 }
 
@@ -156,7 +165,7 @@ static int by_columns(ul_stream *s, index_job *job, int add, void (*body)(void *
     if (!add) ul_parallel(s, (zero.bytes + (1 << 18) - 1) >> 18, zero_piece, &zero);
     int64_t work = job->m * job->inner;
     if (work == 0 || job->outer == 0) return 0;
-    job->chunk = job->inner > 128 ? 64 : job->inner;
+    job->chunk = (job->inner + 15) / 16 < 32 ? 32 : ((job->inner + 255) / 256) * 16;
     job->chunks = (job->inner + job->chunk - 1) / job->chunk;
     job->piece = work < UL_GRAIN ? UL_GRAIN / work : 1;
     ul_parallel(s, (job->outer + job->piece - 1) / job->piece * job->chunks, body, job);

@@ -116,11 +116,11 @@ static void topk_row(const sort_job *job, int64_t row)
     int64_t *heap = job->index + row * k;
     for (int64_t i = 0; i < k; i++) heap[i] = i;
     for (int64_t i = k / 2 - 1; i >= 0; i--) sift_down(job, x, heap, i, k);
-    for (int64_t i = k; i < job->cols; i++)
-        if (comes_after(job, x, heap[0], i)) {
-            heap[0] = i;
-            sift_down(job, x, heap, 0, k);
-        }
+    for (int64_t i = k; i < job->cols; i++) {
+        if (!goes_first(x[i], x[heap[0]], job->descending)) continue; /* equal, but later */
+        heap[0] = i;
+        sift_down(job, x, heap, 0, k);
+    }
     for (int64_t end = k - 1; end > 0; end--) {
         int64_t swap = heap[0];
         heap[0] = heap[end];
