@@ -61,7 +61,7 @@ local function check(expected, actual)
   end
 end
 
-describe('llama golden', function()
+describe('llama golden #isa', function()
   it('trains as PyTorch does, head and embedding apart', function()
     check(golden.untied, losses(false))
   end)
