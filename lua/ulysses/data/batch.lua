@@ -16,6 +16,8 @@ Batch.__index = Batch
 
 -- A step's batch and the micro-batches cut from it share the losses that were reported.
 local function new(fields, parent)
+  fields.count = 0
+  for _, row in ipairs(fields.rows) do fields.count = fields.count + row.count end
   fields.denominator = parent and parent.denominator or fields.count
   fields.losses = parent and parent.losses or {}
   return setmetatable(fields, Batch)
@@ -52,21 +54,19 @@ local function assemble(corpus, rows, length)
   local inputs = ul.empty { #rows, length, dtype = 'i64' }
   local targets = ul.empty { #rows, length, dtype = 'i64' }
   local x, y, tokens = inputs:data(), targets:data(), corpus.tokens:data()
-  local n, pad, count = corpus.n, corpus.tokenizer.pad, 0
+  local n, pad = corpus.n, corpus.tokenizer.pad
   for b, row in ipairs(rows) do
-    local base = (b - 1) * length
+    local base, count = (b - 1) * length, 0
     for t = 0, length - 1 do
       local i = row.first + t
       x[base + t] = i < n and tokens[i] or pad
       y[base + t] = i + 1 < n and tokens[i + 1] or IGNORE
       if i + 1 < n then count = count + 1 end
     end
-    for _, boundary in ipairs(row.boundaries) do
-      y[base + boundary - 1] = IGNORE
-      count = count - 1
-    end
+    for _, boundary in ipairs(row.boundaries) do y[base + boundary - 1] = IGNORE end
+    row.count = count - #row.boundaries
   end
-  local fields = { inputs = inputs, targets = targets, count = count, rows = rows }
+  local fields = { inputs = inputs, targets = targets, rows = rows }
   mark_documents(fields, rows, length)
   return new(fields)
 end
@@ -76,12 +76,15 @@ end
 ---@param targets userdata i64 [B, T]
 local function from(inputs, targets)
   local B, T = inputs:size()
-  local rows, count, y = {}, 0, targets:data()
-  for b = 1, B do rows[b] = { starts = { 0 } } end
-  for i = 0, B * T - 1 do
-    if y[i] ~= IGNORE then count = count + 1 end
+  local rows, y = {}, targets:data()
+  for b = 1, B do
+    local count = 0
+    for i = (b - 1) * T, b * T - 1 do
+      if y[i] ~= IGNORE then count = count + 1 end
+    end
+    rows[b] = { starts = { 0 }, count = count }
   end
-  local fields = { inputs = inputs, targets = targets, count = count, rows = rows }
+  local fields = { inputs = inputs, targets = targets, rows = rows }
   mark_documents(fields, rows, T)
   return new(fields)
 end

@@ -1,0 +1,162 @@
+-- train_spec.lua - the training loop: one denominator, nothing left behind, the same numbers again.
+local ul = require 'ulysses'
+local recipe = require 'recipes.llama3'
+
+local text = ('The quick brown fox jumps over the lazy dog, and the dog sleeps on. '):rep(20)
+
+local function new_model(seed)
+  local settings = recipe:configure {
+    model = { dim = 32, n_layers = 2, n_heads = 4, n_kv_heads = 2, ffn = 48 },
+  }
+  return recipe.model(settings.model):init_weights { seed = seed or 1 }
+end
+
+local function rows(length, size, ...)
+  return ul.data.from({ ... }):tokenize('bytes'):pack(length):batch(size)
+end
+
+local function train(given)
+  local model = new_model()
+  local optim = ul.optim.adamw(model, { lr = 1e-2 })
+  local data = rows(32, 4, text):shuffle { seed = 1 }
+  local run = ul.run { model = model, optim = optim, data = data, log_every = 0 }
+  local live = {}
+  for _, batch in run:steps(given.steps or 6) do
+    for micro in batch:micros(given.accumulate or 1) do model(micro):backward() end
+    optim:clip(1)
+    optim:step()
+    live[#live + 1] = ul.memory('cpu').live
+  end
+  return run.losses, model, run, live
+end
+
+-- Runs f and returns what it printed.
+local function printed(f)
+  local lines, print_before = {}, print
+  _G.print = function(line) lines[#lines + 1] = line end
+  local ok, message = pcall(f)
+  _G.print = print_before
+  assert(ok, message)
+  return lines
+end
+
+describe('training', function()
+  it('learns', function()
+    local losses = train { steps = 40 }
+    assert.equal(40, #losses)
+    assert.near(math.log(260), losses[1], 0.1)
+    assert.is_true(losses[40] < 2.5)
+  end)
+
+  it('gives the same numbers again, whatever the number of threads', function()
+    local expected, before = train {}, ul.threads()
+    for _, threads in ipairs { 1, 2, 3 } do
+      ul.threads(threads)
+      assert.same(expected, (train {}))
+    end
+    ul.threads(before)
+  end)
+
+  it('does not depend on how a batch is cut', function()
+    local expected = train {}
+    for _, accumulate in ipairs { 2, 3, 4 } do
+      assert.near(expected, (train { accumulate = accumulate }), 1e-4)
+    end
+  end)
+
+  it('weighs labels equally when micro-batches have few and many', function()
+    local model = new_model()
+    local function gradient(parts)
+      local batch = rows(31, 2, text:sub(1, 34)):at(1)
+      local counts = {}
+      for micro in batch:micros(parts) do
+        counts[#counts + 1] = micro.count
+        model(micro):backward()
+      end
+      if parts == 2 then assert.same({ 31, 3 }, counts) end
+      local norm = ul.optim.sgd(model):norm()
+      ul.optim.sgd(model):zero_grad()
+      return norm, batch:loss()
+    end
+    local whole, loss = gradient(1)
+    local halves, same_loss = gradient(2)
+    assert.near(whole, halves, 1e-5)
+    assert.near(loss, same_loss, 1e-6)
+  end)
+
+  it('holds as much memory after one step as after another', function()
+    -- The collector would free what earlier tests left, at any time.
+    collectgarbage()
+    collectgarbage 'stop'
+    local _, _, _, live = train { steps = 5 }
+    collectgarbage 'restart'
+    for step = 2, 5 do assert.equal(live[1], live[step]) end
+  end)
+
+  it('counts nothing, and is finite, where there is no label', function()
+    local model = new_model()
+    local batch = ul.data.batch(ul.tensor({ { 1, 2, 3 } }, { dtype = 'i64' }),
+                                ul.tensor({ { -100, -100, -100 } }, { dtype = 'i64' }))
+    assert.equal(0, batch.count)
+    model(batch):backward()
+    assert.equal(0, batch:loss())
+    assert.equal(0, ul.optim.sgd(model):norm())
+  end)
+
+  it('evaluates every label once, and changes nothing', function()
+    local losses, model, run = train { steps = 2 }
+    assert.equal(2, #losses)
+    local before = model:parameters()[2]:tolist()
+    local loss = run:evaluate(rows(32, 4, text))
+    for _, shape in ipairs { { 32, 3 }, { 32, 1 } } do
+      assert.near(loss, run:evaluate(rows(shape[1], shape[2], text)), 1e-5)
+    end
+    assert.same(before, model:parameters()[2]:tolist())
+    assert.is_nil(model:parameters()[2].grad)
+  end)
+
+  it('sees a document as if it were alone', function()
+    local model = new_model()
+    local a, b = text:sub(1, 20), text:sub(31, 44)
+    local run = ul.run { model = model, data = {}, log_every = 0 }
+    local function loss(...) return run:evaluate(rows(64, 1, ...)) end
+    local mean = (20 * loss(a) + 14 * loss(b)) / 34
+    assert.near(mean, loss(a, b), 1e-5)
+  end)
+
+  it('trains in bf16', function()
+    local model = new_model():to 'bf16'
+    local optim = ul.optim.adamw(model, { lr = 1e-2 })
+    local run = ul.run { model = model, optim = optim, data = rows(32, 4, text), log_every = 0 }
+    for _, batch in run:steps(20) do
+      model(batch):backward()
+      optim:step()
+    end
+    assert.is_true(run.losses[20] < run.losses[1] - 1)
+  end)
+
+  it('prints the first step, the last, and every so many', function()
+    local lines = printed(function()
+      local run = ul.run { model = new_model(), data = rows(8, 1, text), log_every = 3 }
+      for step in run:steps(7) do run:log { b = step, a = 0.5 } end
+    end)
+    local steps = {}
+    for i, line in ipairs(lines) do steps[i] = tonumber(line:match '^step (%d+)/7 ') end
+    assert.same({ 1, 3, 6, 7 }, steps)
+    assert.matches('^step 1/7  loss 0.0000  a 0.5  b 1  %d+ tokens/s$', lines[1])
+  end)
+
+  it('runs the recipe and ends with what it has learnt', function()
+    local lines = printed(function()
+      local model, run = recipe.train(recipe:configure {
+        model = { dim = 32, n_layers = 1, n_heads = 4, n_kv_heads = 2, ffn = 48 },
+        data = 'docs/*.md', seq_len = 64, batch = 1, steps = 2, log_every = 0,
+      })
+      assert.is_true(model:n_parameters() > 0)
+      assert.equal(2, #run.losses)
+    end)
+    assert.equal(2, #lines)
+    assert.matches('^first loss     5%.%d+  %(ln of the vocabulary 5%.5607%)$', lines[1])
+    assert.matches('^held%-out loss  %d%.%d+  %(bigram entropy of the text %d%.%d+%)$', lines[2])
+  end)
+end)
