@@ -24,6 +24,12 @@ local function weights_for(results, seed)
   return weights
 end
 
+-- A result may be a view of x, which is about to change.
+local function copies(list)
+  for i, y in ipairs(list) do list[i] = y:clone() end
+  return list
+end
+
 -- d loss / d x[i] for all i, by central differences. Results are subtracted before they are summed:
 -- that loses fewer digits.
 local function numeric(results_of, x, weights, h)
@@ -32,9 +38,9 @@ local function numeric(results_of, x, weights, h)
     slopes[i + 1] = core.scope(function()
       local before = data[i]
       data[i] = before + h
-      local above = results_of()
+      local above = copies(results_of())
       data[i] = before - h
-      local below = results_of()
+      local below = copies(results_of())
       data[i] = before
       local change = 0
       for k, w in ipairs(weights) do

@@ -68,6 +68,17 @@ def elementwise():
     case("gelu", [x(3, 5, scale=4)], F.gelu)
     case("gelu_tanh", [x(3, 5, scale=4)], lambda t: F.gelu(t, approximate="tanh"))
     case("clamp", [x(3, 5, k=0.2)], lambda t: t.clamp(-0.5, 0.25))
+    case("square", [a], torch.square)
+    case("masked_fill", [a, ids([1, 0, 1, 1, 0], 5)], lambda t, m: t.masked_fill(m.bool(), -2))
+    case("scalars", [positive], lambda t: 3 - 2 * t / 4 + 1 / t + t**2 + 0.5**t)
+
+
+def in_place():
+    a, row = x(3, 5, grad=False), x(5, k=4, offset=2, grad=False)
+    for name in ["add_", "sub_", "mul_", "div_", "copy_"]:
+        case(name, [a, row], lambda t, r: getattr(t.clone(), name)(r))
+    case("fill_", [a], lambda t: t.clone().fill_(1.5))
+    case("zero_", [a], lambda t: t.clone().zero_())
 
 
 def reductions():
@@ -78,6 +89,10 @@ def reductions():
     case("max", [a], lambda t: t.max(1).values)
     case("min", [a], lambda t: t.min())
     case("argmax", [x(3, 4, 5, k=0.3, grad=False)], lambda t: t.argmax(2))
+    case("argmin", [x(3, 4, 5, k=0.3, grad=False)], lambda t: t.argmin(1))
+    case("min_dim", [a], lambda t: tuple(t.min(2)))
+    case("norm", [a], lambda t: t.norm())
+    case("logsumexp_dims", [a], lambda t: t.logsumexp((0, 2)))
     case("logsumexp", [x(3, 4, 5, scale=20)], lambda t: t.logsumexp(2))
     case("softmax", [x(3, 4, 5, scale=5)], lambda t: t.softmax(1))
     case("log_softmax", [x(3, 4, 5, scale=5)], lambda t: t.log_softmax(2))
@@ -103,6 +118,23 @@ def shapes():
     case("clone", [a], lambda t: t.clone() * 2)
     case("contiguous", [a], lambda t: t.transpose(0, 1).contiguous() * 2)
     case("cast", [a], lambda t: t.to(torch.float32).to(torch.float64))
+    ints = [torch.int32, torch.int64]
+    case("to_integers", [x(3, 5, scale=3, grad=False)], lambda t: tuple(t.to(dtype) for dtype in ints))
+    case("flatten", [a], lambda t: t.flatten() * 2)
+    case("t", [x(3, 5)], lambda t: t.t() * 2)
+    case("narrow", [a], lambda t: t.narrow(2, 1, 3) * 2)
+    case("split", [a], lambda t: tuple(s * 2 for s in t.split([3, 2], 2)))
+    case("chunk", [a], lambda t: tuple(s * 2 for s in t.chunk(2, 2)))
+    case("stack", [x(2, 3), x(2, 3, k=1)], lambda *t: torch.stack(t, 1))
+    case("detach", [x(3, 5, grad=False)], lambda t: t.detach())
+    case("dropout_off", [x(3, 5)], lambda t: F.dropout(t, 0.5, training=False) * 2)
+    like = [x(2, 3, grad=False)]
+    for name in ["zeros", "ones"]:
+        case(name, like, getattr(torch, name + "_like"))
+        case(name + "_like", like, getattr(torch, name + "_like"))
+    case("full", like, lambda t: torch.full_like(t, 2.5))
+    case("arange", like, lambda t: (torch.arange(1, 2, 0.3), torch.arange(5)))
+    case("tensor", like, lambda t: torch.tensor([[1, 2.5], [-3, 0]]))
 
 
 def layers():
@@ -128,6 +160,14 @@ def layers():
         return apply_rotary_pos_emb(t, t, angle.cos(), angle.sin(), unsqueeze_dim=2)[0]
 
     case("rope", [x(2, 3, 2, 8), ids([0, 7, 131071], 3)], rope)
+    rows = [x(2, 3, 2, 8), ids([0, 1, 2, 5, 6, 131071], 2, 3)]
+    case("rope_rows", rows, lambda t, p: torch.cat([rope(t[i : i + 1], p[i]) for i in range(2)]))
+
+    def rope_table(positions):
+        angle = positions[:, None] * 500000.0 ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
+        return angle.cos() * 0.5, angle.sin() * 0.5
+
+    case("rope_table", [ids([0, 7, 131071], 3)], rope_table)
     case("embedding", [ids([2, 0, 2, 5, 1, 1], 2, 3), x(6, 4)], F.embedding)
 
 
@@ -164,6 +204,23 @@ def attention(name, tq, tk, heads, kv_heads, dim, batch=1, scale=None, **masks):
     case(name, inputs, f)
 
 
+def attention_lse():
+    def f(q, k):
+        scores = torch.einsum("bihd,bjhd->bhij", q, k) / 2
+        return scores.masked_fill(~visible(5, 5, causal=True), -math.inf).logsumexp(-1)
+
+    case("attention_lse", [x(2, 5, 2, 4, grad=False), x(2, 5, 2, 4, k=1, grad=False)], f)
+
+
+def attention_map():
+    def f(q, k, v):
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        k, v = (t[:, [1, 0, 1]] for t in (k, v))
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+
+    case("attention_map", [x(1, 4, 3, 4, scale=2), x(1, 4, 2, 4, k=1, scale=2), x(1, 4, 2, 4, k=2)], f)
+
+
 def losses():
     logits, targets = x(2, 3, 7, scale=3), ids([1, 6, -100, 0, 3, 2], 2, 3)
 
@@ -176,6 +233,11 @@ def losses():
         "linear_cross_entropy",
         [x(2, 3, 4), x(7, 4, k=1, scale=2), targets],
         lambda t, w, y: F.cross_entropy((t @ w.T).reshape(-1, 7), y.reshape(-1), reduction="sum"),
+    )
+    case(
+        "linear_cross_entropy_mean",
+        [x(2, 3, 4), x(7, 4, k=1, scale=2), ids([1, 6, 3, 0, 3, 2], 2, 3)],
+        lambda t, w, y: F.cross_entropy((t @ w.T).reshape(-1, 7), y.reshape(-1), ignore_index=3),
     )
 
 
@@ -204,6 +266,7 @@ def optimizers():
         return norm.reshape(()), p.grad, q.grad
 
     case("clip_grad_norm", inputs, clip)
+    case("global_norm", inputs, lambda a, b: torch.cat([a.reshape(-1), b.reshape(-1)]).norm())
 
 
 def lua(value):
@@ -221,6 +284,7 @@ def lua(value):
 
 def main():
     elementwise()
+    in_place()
     reductions()
     shapes()
     layers()
@@ -229,6 +293,8 @@ def main():
     attention("attention_window", 7, 7, 2, 2, 4, causal=True, window=3)
     attention("attention_docs", 7, 7, 4, 2, 4, causal=True, docs=[0, 2, 5, 7])
     attention("attention_cache", 2, 6, 2, 1, 4, causal=True, scale=0.3)
+    attention_lse()
+    attention_map()
     losses()
     optimizers()
     print("-- ops.lua - made by make_ops.py with PyTorch %s: do not edit" % torch.__version__.split("+")[0])
