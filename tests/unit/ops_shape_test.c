@@ -72,7 +72,7 @@ static void test_dims(void)
     CHECK(value == 23);
     ul_tensor_free(y);
     CHECK(failed_with(ul_permute(&y, x, DIMS(0, 1, 1)), UL_ESHAPE,
-                      "permute: a dim of x [2, 3, 4] is given twice"));
+                      "permute: dim 2 of x [2, 3, 4] is given twice"));
     CHECK(failed_with(ul_permute(&y, x, DIMS(0, 1)), UL_ESHAPE,
                       "permute: 2 dims given for x [2, 3, 4]"));
     CHECK(failed_with(ul_transpose(&y, x, 0, 3), UL_ESHAPE,
@@ -83,7 +83,7 @@ static void test_dims(void)
     CHECK(has_shape(z, SHAPE(2, 3, 4)) && ul_tensor_is_contiguous(z));
     ul_tensor_free(z);
     CHECK(failed_with(ul_squeeze(&z, y, 0), UL_ESHAPE,
-                      "squeeze: the dim of x [2, 3, 4, 1] is of size 2, not 1"));
+                      "squeeze: dim 1 of x [2, 3, 4, 1] is of size 2, not 1"));
     ul_tensor_free(y);
     must(ul_unsqueeze(&y, x, 0));
     CHECK(has_shape(y, SHAPE(1, 2, 3, 4)) && ul_tensor_is_contiguous(y));
