@@ -417,12 +417,13 @@ static const ul_op custom_op = {"custom", custom_backward};
 int ul_custom_record(const ul_custom *custom, ul_tensor *const *inputs, int n_inputs,
                      ul_tensor **outputs, int n_outputs, int force)
 {
-    int touches = 0, rc = UL_OK;
+    int touches = 0, floats = 0, rc = UL_OK; /* without a float nothing would own the node */
+    for (int i = 0; i < n_outputs; i++) floats |= ul_dtype_is_float(outputs[i]->dtype);
     for (int i = 0; i < n_inputs; i++) touches |= inputs[i]->variable != NULL;
     ul__tape.seen |= touches;
     ul_custom *own = NULL;
     ul_tensor **made = NULL;
-    int recording = ul__tape.enabled && (touches || force) && n_outputs > 0;
+    int recording = ul__tape.enabled && (touches || force) && floats;
     if (recording) {
         own = ul__alloc(sizeof *own);
         made = ul__alloc((size_t)n_outputs * sizeof *made);

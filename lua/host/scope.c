@@ -314,6 +314,7 @@ static int end(lua_State *L)
         host_fail(L, "scope_end: expected what scope_begin returned, got %s (argument 1)",
                   host_describe(L, 1, text, sizeof text));
     host_scope *scope = lua_touserdata(L, 1);
+    host_current = L;
     if (!is_open(scope)) return lua_gettop(L) - 1;
     adopt_inner(scope);
     for (int i = 2, top = lua_gettop(L); i <= top; i++) host_walk(L, i, 0, hand_out, scope);

@@ -86,6 +86,7 @@ static int free_now(lua_State *L)
     host_arguments(L, "free", 1);
     host_box *box = host_to_box(L, 1);
     if (!box || host_collecting) host_tensor(L, 1, "free");
+    host_current = L;
     host_end(box, NULL);
     return 0;
 }

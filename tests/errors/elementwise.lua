@@ -1,4 +1,4 @@
--- elementwise.lua - wrong calls of arithmetic, comparisons, functions of one tensor, changes in place.
+-- elementwise.lua - wrong calls of arithmetic, comparisons, functions of one tensor, and in place.
 local ul = require 'ulysses'
 local F = ul.F
 local x, y, ints = ul.ones(2, 3), ul.ones(4), ul.ones(2, 3, { dtype = 'i64' })

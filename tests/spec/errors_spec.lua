@@ -119,8 +119,8 @@ describe('too many arguments', function()
       if open[name] then return end
       local ok, message = pcall(op, x, 1, 1, 1, 1, 1, 1, 1)
       assert.is_false(ok, name)
-      assert.is_truthy(message:match('^[^:]*:%d+: ' .. name .. ': 8 arguments, at most %d are known$'),
-                       message)
+      local expected = '^[^:]*:%d+: ' .. name .. ': 8 arguments, at most %d are known$'
+      assert.is_truthy(message:match(expected), message)
     end)
   end)
 end)
