@@ -28,8 +28,24 @@ cases.notes = {
   numbers = 'Returns a number, not a tensor.',
   detached = 'Cuts the history off; that no gradient passes is part of the check.',
   kink = 'Two equal numbers: there is no derivative.',
-  rounded = 'Goes through f32, which finite differences of f64 see as steps.',
+  rounded = 'Goes through f32, which finite differences of f64 see as steps; its gradient is compared '
+    .. 'with that of PyTorch.',
   many = 'Too many elements for finite differences; smaller cases of the op have them.',
+}
+
+-- Ops without a line of their own in the benchmark: why, and which.
+cases.unmeasured = {
+  { 'Makes a view: no data moves.',
+    'view permute transpose select index expand unsqueeze squeeze flatten t narrow split chunk '
+      .. 'detach' },
+  { 'Copies with the kernels of `contiguous` and `cat`.', 'copy_ reshape stack' },
+  { 'Runs the loop of `add_` with another operation.', 'sub_ mul_ div_' },
+  { 'Is `where` with a number.', 'masked_fill' },
+  { 'Is `mul` with the same tensor twice.', 'square' },
+  { 'Allocates, and fills with the kernels of `fill_`, `uniform_` and `normal_`.',
+    'zero_ zeros zeros_like ones ones_like full empty empty_like rand randn randint rand_like '
+      .. 'randn_like' },
+  { 'Made once, outside of loops.', 'arange tensor' },
 }
 
 -- What core offers that is not an op, and so stands in no case.
@@ -67,6 +83,15 @@ end
 --- Whether gradients flow to an input.
 function cases.is_float(spec) return not (spec.ids or spec.below) end
 
+-- Notes of cases that have gradients, though finite differences cannot show them.
+local not_shown = { kink = true, many = true, rounded = true }
+
+--- Whether a case has gradients.
+function cases.is_differentiable(case)
+  local note = case.without.gradcheck
+  return not note or not_shown[note] or false
+end
+
 --- The tensor of a specification: f64, or i64 for ids; contiguous.
 function cases.make(spec)
   local float = cases.is_float(spec)
@@ -92,11 +117,11 @@ function cases.strided(t)
   return t:transpose(1, n):contiguous():transpose(1, n)
 end
 
---- The seed of backward for an output.
-function cases.seed(y)
+--- The seed of backward for an output: element i is offset + sin(0.91 i + 5).
+function cases.seed(y, offset)
   local seed = ul.empty(y.shape, { dtype = 'f64' })
   local data = seed:data()
-  for i = 0, seed:numel() - 1 do data[i] = math.sin(0.91 * i + 5) end
+  for i = 0, seed:numel() - 1 do data[i] = (offset or 0) + math.sin(0.91 * i + 5) end
   return seed
 end
 

@@ -134,11 +134,11 @@ static int embedding(lua_State *L)
     return 1;
 }
 
-/* Replaces a list of integers at i by a tensor. */
+/* Replaces a list of integers at i by a tensor where argument 1 is. */
 static void list_to_tensor(lua_State *L, int i, const char *op, ul_dtype dtype)
 {
     if (!lua_istable(L, i)) return;
-    host_from_table(L, i, op, (int)dtype, UL_CPU);
+    host_from_table(L, i, op, (int)dtype, ul_tensor_device(host_tensor(L, 1, op)));
     lua_replace(L, i);
 }
 

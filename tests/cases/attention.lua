@@ -8,9 +8,9 @@ local function attend(opts)
 end
 
 -- Specifications of q, k and v.
-local function qkv(batch, tq, tk, heads, kv_heads, dim)
+local function qkv(batch, tq, tk, heads, kv_heads, dim, scale)
   return {
-    { shape = { batch, tq, heads, dim }, k = 0.3, scale = 2 },
+    { shape = { batch, tq, heads, dim }, k = 0.3, scale = scale or 2 },
     { shape = { batch, tk, kv_heads, dim }, k = 1, scale = 2 },
     { shape = { batch, tk, kv_heads, dim }, k = 2 },
   }
@@ -25,6 +25,7 @@ end
 local function add(name, opts, more)
   local case = more or {}
   case.name, case.op, case.call = name, 'attention', case.call or attend(opts)
+  case.loose = 6 -- most weight is on few keys: the gradient of q is a difference of large numbers
   cases[#cases + 1] = case
 end
 
@@ -55,7 +56,7 @@ add('attention: documents in both rows', { docs = { 0, 2, 4, 5, 8 } },
 add('attention: documents and a window', { causal = true, window = 2, docs = { 0, 1, 5, 6 } },
     { inputs = qkv(1, 6, 6, 2, 2, 2) })
 add('attention: long documents', { causal = true, docs = { 0, 70, 71, 150 } },
-    { inputs = qkv(1, 150, 150, 2, 1, 20), without = { gradcheck = 'many' } })
+    { inputs = qkv(1, 150, 150, 2, 1, 20, 0.5), without = { gradcheck = 'many' } })
 add('attention: few queries see all keys', {},
     { inputs = qkv(1, 2, 5, 3, 3, 2), large = shapes(1, 5, 131, 3, 3, 7) })
 add('attention: heads of one', { causal = true },
@@ -75,6 +76,6 @@ add('attention: heads first in memory', nil, {
   large = { { 2, 4, 67, 20 }, { 2, 2, 67, 20 }, { 2, 2, 67, 20 } },
 })
 add('attention: heads of 128', { causal = true },
-    { inputs = qkv(1, 70, 70, 2, 1, 128), without = { gradcheck = 'many' } })
+    { inputs = qkv(1, 70, 70, 2, 1, 128, 0.2), without = { gradcheck = 'many' } })
 
 return cases

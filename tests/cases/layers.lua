@@ -42,8 +42,9 @@ add('linear: no bias', 'linear', F.linear,
     { inputs = { x { 3, 4 }, x { 2, 4 } }, large = { { 129, 67 }, { 131, 67 } },
       empty = { { 3, 0 }, { 2, 0 } } })
 add('linear: one token', 'linear', F.linear,
-    { inputs = { x { 4 }, x { 3, 4 }, x { 3 } }, large = { { 259 }, { 131, 259 }, { 131 } },
-      empty = { { 4 }, { 0, 4 }, { 0 } } })
+    { inputs = { x { 4 }, x({ 3, 4 }, 0.3, 1, 1), x { 3 } },
+      large = { { 259 }, { 131, 259 }, { 131 } },
+      loose = 4, empty = { { 4 }, { 0, 4 }, { 0 } } })
 
 -- ---- norms ----
 
@@ -53,7 +54,7 @@ add('rms_norm: no weight', 'rms_norm', function(a) return F.rms_norm(a, nil, 1e-
     { inputs = { x { 3, 5 } }, large = { { 193, 259 } }, empty = { { 0, 5 } } })
 add('add_rms_norm', 'add_rms_norm', function(a, b, w) return F.add_rms_norm(a, b, w, 1e-5) end,
     { large = { { 17, 31, 97 }, { 17, 31, 97 }, { 97 } },
-      empty = { { 2, 0, 8 }, { 2, 0, 8 }, { 8 } } })
+      empty = { { 2, 0, 8 }, { 2, 0, 8 }, { 8 } }, loose = 6 }) -- the sum is kept in bf16
 add('add_rms_norm: no weight, one result', 'add_rms_norm',
     function(a, b) return (F.add_rms_norm(a, b)) end,
     { inputs = { x { 3, 5 }, x({ 3, 5 }, 2) }, large = { { 193, 259 }, { 193, 259 } } })

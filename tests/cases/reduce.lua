@@ -6,8 +6,10 @@ local cases = {}
 local wide, none = { 17, 31, 97 }, { 0, 4, 5 }
 local integers = { gradcheck = 'integers' }
 
+-- Sums of sines nearly cancel, and what log_softmax keeps for its gradient is rounded to bf16.
 local function add(name, op, call, more)
   local case = more or {}
+  case.loose = case.loose or 4
   case.name, case.op, case.call = name, op, call
   case.large = case.large or { wide }
   if case.empty == nil then case.empty = { none } end
@@ -22,14 +24,15 @@ add('min', 'min', function(x) return x:min() end, { empty = false })
 add('min_dim', 'min', function(x) return x:min(3) end)
 add('argmax', 'argmax', function(x) return x:argmax(3) end, { without = integers })
 add('argmin', 'argmin', function(x) return x:argmin(2) end, { without = integers })
-add('logsumexp', 'logsumexp', function(x) return x:logsumexp(3) end)
+-- 20 may be off by 0.06 in bf16: so may the gradient, exp(x - y) of the rounded y.
+add('logsumexp', 'logsumexp', function(x) return x:logsumexp(3) end, { loose = 8 })
 add('logsumexp_dims', 'logsumexp', function(x) return x:logsumexp { 1, 3 } end)
 add('softmax', 'softmax', function(x) return x:softmax(2) end)
 add('log_softmax', 'log_softmax', function(x) return x:log_softmax(3) end)
 add('cumsum', 'cumsum', function(x) return x:cumsum(2) end)
 add('sort', 'sort', function(x) return x:sort(3, { descending = true }) end)
 add('topk', 'topk', function(x) return x:topk(3, 3) end)
-add('norm', 'norm', function(x) return x:norm() end, { empty = false })
+add('norm', 'norm', function(x) return x:norm() end)
 
 -- ---- other dims, kept dims, one dim, one element ----
 

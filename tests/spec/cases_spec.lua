@@ -21,4 +21,11 @@ describe('cases', function()
       seen[case.name] = true
     end
   end)
+
+  it('are what docs/ops.md says', function()
+    local file = assert(io.open 'docs/ops.md')
+    local text = file:read '*a'
+    file:close()
+    assert(text == require 'tests.ops_table', 'docs/ops.md is out of date: see tests/ops_table.lua')
+  end)
 end)

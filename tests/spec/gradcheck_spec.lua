@@ -29,9 +29,6 @@ local function through_views(case, inputs)
   end, swapped
 end
 
--- Notes of cases that have a gradient which finite differences cannot show.
-local differentiable = { kink = true, many = true, rounded = true }
-
 describe('gradcheck', function()
   for _, case in ipairs(cases.list) do
     if not case.without.gradcheck then
@@ -44,7 +41,7 @@ describe('gradcheck', function()
           end
         end)
       end)
-    elseif not differentiable[case.without.gradcheck] then
+    elseif not cases.is_differentiable(case) then
       it(case.name .. ': no gradient', function()
         local in_place = case.without.gradcheck == 'in_place'
         local watch = in_place and ul.no_grad or ul.enable_grad
