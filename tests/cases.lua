@@ -28,8 +28,8 @@ cases.notes = {
   numbers = 'Returns a number, not a tensor.',
   detached = 'Cuts the history off; that no gradient passes is part of the check.',
   kink = 'Two equal numbers: there is no derivative.',
-  rounded = 'Goes through f32, which finite differences of f64 see as steps; its gradient is compared '
-    .. 'with that of PyTorch.',
+  rounded = 'Goes through f32, which finite differences of f64 see as steps; its gradient is '
+    .. 'compared with that of PyTorch.',
   many = 'Too many elements for finite differences; smaller cases of the op have them.',
 }
 
