@@ -51,7 +51,9 @@ end
 
 local function render(values, format, width, indent)
   if not values then return '...' end
-  if type(values) == 'number' then return (('%%%ds'):format(width)):format(format:format(values)) end
+  if type(values) == 'number' then
+    return (('%%%ds'):format(width)):format(format:format(values))
+  end
   local parts, nested = {}, false
   for i, value in ipairs(values) do
     nested = nested or type(value) == 'table'

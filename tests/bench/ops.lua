@@ -1,8 +1,8 @@
 -- ops.lua - what `make bench` times: a list of { op =, size =, dtype =, make = }.
 --
--- make(new, ul) gets a function new(...) that makes a tensor of the case's dtype on the device asked for, and
--- returns what is to be timed: a function without arguments. The same function runs on the meta device to
--- count the FLOPs and bytes of the floor.
+-- make(new, ul) gets a function new(...) that makes a tensor of the case's dtype on the device asked
+-- for, and returns what is to be timed: a function without arguments. The same function runs on the
+-- meta device to count the FLOPs and bytes of the floor.
 local cases = {}
 
 local function add(op, size, dtype, make)
@@ -42,7 +42,8 @@ end
 
 local function attention(heads, kv_heads, dim, opts)
   return function(new, ul)
-    local q, k, v = new(1, 4096, heads, dim), new(1, 4096, kv_heads, dim), new(1, 4096, kv_heads, dim)
+    local q, k = new(1, 4096, heads, dim), new(1, 4096, kv_heads, dim)
+    local v = new(1, 4096, kv_heads, dim)
     return function() return ul.F.attention(q, k, v, opts) end, { q, k, v }
   end
 end
@@ -50,8 +51,9 @@ end
 for _, dtype in ipairs { 'f32', 'bf16' } do
   for _, dim in ipairs { 64, 128 } do
     local size = ('4096 tokens, 4 heads of %d, causal'):format(dim)
-    add('attention', size, dtype, attention(4, 4, dim, { causal = true }))
-    add('attention', size .. ', and back', dtype, backward_of(attention(4, 4, dim, { causal = true })))
+    local forward = attention(4, 4, dim, { causal = true })
+    add('attention', size, dtype, forward)
+    add('attention', size .. ', and back', dtype, backward_of(forward))
   end
 end
 add('attention', '4096 tokens, 8:2 heads of 64, window 512', 'f32',
@@ -67,7 +69,8 @@ local function unary(name)
 end
 
 for _, name in ipairs {
-  'clone', 'neg', 'abs', 'exp', 'log', 'sqrt', 'rsqrt', 'sin', 'cos', 'tanh', 'sigmoid', 'silu', 'gelu', 'relu',
+  'clone', 'neg', 'abs', 'exp', 'log', 'sqrt', 'rsqrt', 'sin', 'cos', 'tanh', 'sigmoid', 'silu', 'gelu',
+  'relu',
 } do
   unary(name)
 end
@@ -79,7 +82,9 @@ local function binary(name)
   end)
 end
 
-for _, name in ipairs { 'add', 'sub', 'mul', 'div', 'pow', 'maximum', 'minimum', 'eq', 'ne', 'lt', 'le', 'gt', 'ge' } do
+for _, name in ipairs {
+  'add', 'sub', 'mul', 'div', 'pow', 'maximum', 'minimum', 'eq', 'ne', 'lt', 'le', 'gt', 'ge',
+} do
   binary(name)
 end
 
@@ -115,7 +120,9 @@ simple('sort', '4096x2048', 'f32', function(x) return (x:sort(2)) end)
 simple('topk', '8 of 2048, 4096 rows', 'f32', function(x) return (x:topk(8, 2)) end)
 simple('norm', '4096x2048', 'f32', function(x) return x:norm() end)
 simple('global_norm', '4096x2048', 'f32', function(x, _, ul) return ul.global_norm { x } end)
-simple('clip_grad_norm_', '4096x2048', 'f32', function(x, _, ul) return ul.clip_grad_norm_({ x }, 1) end)
+simple('clip_grad_norm_', '4096x2048', 'f32', function(x, _, ul)
+  return ul.clip_grad_norm_({ x }, 1)
+end)
 
 add('gather', '4096x2048 of 4096x2048', 'f32', function(new, ul)
   local x = new(4096, 2048)
@@ -171,7 +178,8 @@ add('cross_entropy', '1024x32000, and back', 'f32', backward_of(function(new, ul
   return function() return ul.F.cross_entropy(x, targets) end, { x }
 end))
 for _, dtype in ipairs { 'f32', 'bf16' } do
-  add('linear_cross_entropy', '2048x768, 32000 words, and back', dtype, backward_of(function(new, ul)
+  local size = '2048x768, 32000 words, and back'
+  add('linear_cross_entropy', size, dtype, backward_of(function(new, ul)
     local x, w = new(2048, 768), new(32000, 768)
     local targets = ul.zeros { 2048, dtype = 'i64', device = x:device() }
     return function() return (ul.F.linear_cross_entropy(x, w, targets)) end, { x, w }

@@ -3,10 +3,10 @@
 --   ulysses-lua tests/bench/run.lua           all ops
 --   ulysses-lua tests/bench/run.lua attention those with "attention" in the name
 --
--- A line for each: op, size, time, floor, share = floor / time. The floor is what the FLOPs or the bytes that
--- the meta device counts would take at the machine's measured peak; peaks and op are measured in turn, so that both
--- see the same clock and the same neighbours. All figures are medians. A share over 100 % means that the caches
--- held what was counted as memory traffic.
+-- A line for each: op, size, time, floor, share = floor / time. The floor is what the FLOPs or the
+-- bytes that the meta device counts would take at the machine's measured peak; peaks and op are
+-- measured in turn, so that both see the same clock and the same neighbours. All figures are medians.
+-- A share over 100 % means that the caches held what was counted as memory traffic.
 local ffi = require 'ffi'
 local ul = require 'ulysses'
 
@@ -16,9 +16,10 @@ double bench_peak_bandwidth(void);
 double bench_now(void);
 ]]
 local folder = arg[0]:match '^(.*)/[^/]*$' or '.'
-local peak = ffi.load(os.getenv 'UL_BENCH_LIBRARY' or folder .. '/../../build/release/libbench_peak.so')
+local peak = ffi.load(folder .. '/../../build/release/libbench_peak.so')
 
 local ROUNDS, SECONDS = 7, 0.02
+local line = '%-22s %-46s %-5s %10s %10s %-5s %7s'
 
 local function median(list)
   table.sort(list)
@@ -66,16 +67,16 @@ local function measure(case)
   end)
   local floor, seconds = math.max(median(arithmetic), median(memory)), median(times)
   local bound = median(arithmetic) > median(memory) and 'flops' or 'bytes'
-  print(('%-22s %-42s %-5s %9.3f %9.3f %-5s %5.0f %%'):format(case.op, case.size, case.dtype, seconds * 1e3,
-                                                            floor * 1e3, bound, 100 * floor / seconds))
+  print(line:format(case.op, case.size, case.dtype, ('%.3f'):format(seconds * 1e3),
+                    ('%.3f'):format(floor * 1e3), bound, ('%.0f %%'):format(100 * floor / seconds)))
   io.flush()
 end
 
 local pattern = arg[1]
 print(('isa %s, %d threads; peak %.0f GFLOP/s f32, %.0f bf16, %.0f GB/s'):format(
-  ul.isa(), ul.threads(), peak.bench_peak_flops(ul.isa(), 0) / 1e9, peak.bench_peak_flops(ul.isa(), 1) / 1e9,
-  peak.bench_peak_bandwidth() / 1e9))
-print(('%-22s %-42s %-5s %9s %9s %-5s %7s'):format('op', 'size', 'dtype', 'time ms', 'floor ms', 'by', 'share'))
+  ul.isa(), ul.threads(), peak.bench_peak_flops(ul.isa(), 0) / 1e9,
+  peak.bench_peak_flops(ul.isa(), 1) / 1e9, peak.bench_peak_bandwidth() / 1e9))
+print(line:format('op', 'size', 'dtype', 'time ms', 'floor ms', 'by', 'share'))
 for _, case in ipairs(dofile(folder .. '/ops.lua')) do
   if not pattern or case.op:find(pattern, 1, true) then measure(case) end
 end
