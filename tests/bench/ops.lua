@@ -1,7 +1,7 @@
 -- ops.lua - what `make bench` times: a list of { op =, size =, dtype =, make = }.
 --
--- make(new, ul) gets a function new(...) that makes a tensor of the case's dtype on the device asked
--- for, and returns what is to be timed: a function without arguments. The same function runs on the
+-- make(new, ul) gets a function new(...) that makes a tensor of the case's dtype on the device that
+-- is asked for, and returns what is to be timed: a function without arguments. The same function runs on the
 -- meta device to count the FLOPs and bytes of the floor.
 local cases = {}
 
@@ -69,8 +69,8 @@ local function unary(name)
 end
 
 for _, name in ipairs {
-  'clone', 'neg', 'abs', 'exp', 'log', 'sqrt', 'rsqrt', 'sin', 'cos', 'tanh', 'sigmoid', 'silu', 'gelu',
-  'relu',
+  'clone', 'neg', 'abs', 'exp', 'log', 'sqrt', 'rsqrt', 'sin', 'cos', 'tanh', 'sigmoid', 'silu',
+  'gelu', 'relu',
 } do
   unary(name)
 end

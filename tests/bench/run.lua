@@ -5,7 +5,7 @@
 --
 -- A line for each: op, size, time, floor, share = floor / time. The floor is what the FLOPs or the
 -- bytes that the meta device counts would take at the machine's measured peak; peaks and op are
--- measured in turn, so that both see the same clock and the same neighbours. All figures are medians.
+-- measured in turn, so that both see the same clock and the same neighbours. Figures are medians.
 -- A share over 100 % means that the caches held what was counted as memory traffic.
 local ffi = require 'ffi'
 local ul = require 'ulysses'

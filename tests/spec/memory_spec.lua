@@ -50,8 +50,8 @@ describe('memory', function()
     assert.equal(asked, ul.memory('cpu').system_allocations)
   end)
 
-  -- 24 layers y = silu(x w) + x of equal activations: each saves its input for w's gradient and the product
-  -- for silu's, so backward starts with 2 x 24 activations and the loss's, and needs dy and one or two gradients more.
+  -- Layers y = silu(x w) + x of equal activations: each saves its input for w's gradient and the
+  -- product for silu's.
   local function train_layers(rows, cols, layers, device)
     local weights = {}
     for i = 1, layers do
@@ -85,9 +85,10 @@ describe('memory', function()
         ul.reset_peak_memory()
         step()
         local peak = ul.memory(device).peak - before
-        -- Held when backward begins: the outputs of the layers but the last (each the next one's input; x was there
-        -- before) and the products, so 2 * layers - 1, and the gradient that arrives. Passing a layer adds the
-        -- gradient of its product, and that of its input beside the one it arrived with, before it lets go.
+        -- Held when backward begins: the outputs of the layers but the last (each the next one's
+        -- input; x was there before) and the products, so 2 * layers - 1, and the gradient that
+        -- arrives. Passing a layer adds the gradient of its product, and that of its input beside
+        -- the one it arrived with, before it lets go.
         local least = (2 * layers - 1 + 3) * activation + weight
         assert.is_true(peak <= 1.02 * least,
                        ('%s: peak %d, least %d: %.3f'):format(device, peak, least, peak / least))
@@ -96,7 +97,7 @@ describe('memory', function()
     end)
   end
 
-  it('of a tensor that Lua has dropped is found under pressure, without a full collection asked for', function()
+  it('of tensors that Lua has dropped is found under pressure', function()
     local limit = live() + ul.memory('cpu').cached + 256 * 2 ^ 20
     ul.set_memory_limit('cpu', limit)
     for _ = 1, 200 do ul.zeros(4 * 2 ^ 20) end -- 16 MiB each, never freed by hand
@@ -138,7 +139,8 @@ describe('every allocation of a training step', function()
     local nn = ul.nn
     local embed, head = nn.Embedding(16, 8), nn.Linear(8, 16)
     local norm = nn.RMSNorm(8)
-    local ids, targets = ul.tensor({ { 1, 2, 3 } }, { dtype = 'i64' }), ul.tensor({ { 2, 3, 4 } }, { dtype = 'i64' })
+    local ids = ul.tensor({ { 1, 2, 3 } }, { dtype = 'i64' })
+    local targets = ul.tensor({ { 2, 3, 4 } }, { dtype = 'i64' })
     local positions = ul.arange(3)
     local optim = ul.optim.adamw({ embed.weight, head.weight, norm.weight }, { lr = 1e-3 })
     local function step()
