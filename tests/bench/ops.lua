@@ -1,8 +1,8 @@
 -- ops.lua - what `make bench` times: a list of { op =, size =, dtype =, make = }.
 --
 -- make(new, ul) gets a function new(...) that makes a tensor of the case's dtype on the device that
--- is asked for, and returns what is to be timed: a function without arguments. The same function runs on the
--- meta device to count the FLOPs and bytes of the floor.
+-- is asked for, and returns what is to be timed: a function without arguments. The same function
+-- runs on the meta device to count the FLOPs and bytes of the floor.
 local cases = {}
 
 local function add(op, size, dtype, make)
