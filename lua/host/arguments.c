@@ -87,6 +87,8 @@ const char *host_describe(lua_State *L, int i, char *text, int size)
     host_box *box = host_to_box(L, i);
     if (box)
         snprintf(text, (size_t)size, "a tensor");
+    else if (lua_type(L, i) == LUA_TNUMBER && lua_tonumber(L, i) != lua_tonumber(L, i))
+        snprintf(text, (size_t)size, "nan"); /* whatever its sign */
     else if (lua_type(L, i) == LUA_TNUMBER)
         snprintf(text, (size_t)size, "%.14g", lua_tonumber(L, i));
     else if (lua_type(L, i) == LUA_TSTRING)

@@ -187,11 +187,11 @@ typedef struct reader {
     int64_t next;
 } reader;
 
-/* "[2][1]", down to depth d. */
+/* "element [2][1]", "table [2]" or "the table", down to depth d. */
 static const char *place(const reader *r, int d, char *text, size_t size)
 {
-    size_t at = 0;
-    text[0] = 0;
+    const char *what = d == r->ndim ? "element " : d > 0 ? "table " : "the table";
+    size_t at = (size_t)snprintf(text, size, "%s", what);
     for (int k = 0; k < d && at < size; k++)
         at += (size_t)snprintf(text + at, size - at, "[%lld]", (long long)r->at[k]);
     return text;
@@ -219,7 +219,7 @@ static void store(lua_State *L, reader *r, int d)
     char where[128], what[160], text[64];
     int is_boolean = lua_type(L, -1) == LUA_TBOOLEAN;
     if (is_boolean != r->boolean || (!is_boolean && !host_is_number(L, lua_gettop(L))))
-        host_fail(L, "%s: element %s is %s, expected a %s", r->op, place(r, d, where, sizeof where),
+        host_fail(L, "%s: %s is %s, expected a %s", r->op, place(r, d, where, sizeof where),
                   host_describe(L, lua_gettop(L), text, sizeof text),
                   r->boolean ? "boolean" : "number");
     double value = 0;
@@ -229,7 +229,7 @@ static void store(lua_State *L, reader *r, int d)
     else
         value = host_number(L, lua_gettop(L), r->op, "element");
     if (!ul_dtype_is_float(r->dtype) && !is_boolean) {
-        snprintf(what, sizeof what, "element %s", place(r, d, where, sizeof where));
+        place(r, d, what, sizeof what);
         whole = host_integer(L, lua_gettop(L), r->op, what);
         if (value < low[r->dtype] || value > high[r->dtype])
             host_fail(L, "%s: %s, %.14g, does not fit %s", r->op, what, value,
@@ -260,23 +260,23 @@ static void read_value(lua_State *L, reader *r, int d)
     char where[128], text[64];
     if (d == r->ndim) {
         if (lua_istable(L, -1))
-            host_fail(L, "%s: element %s is a table, others at this depth are not", r->op,
+            host_fail(L, "%s: %s is a table, others at this depth are not", r->op,
                       place(r, d, where, sizeof where));
         store(L, r, d);
         return;
     }
     if (!lua_istable(L, -1))
-        host_fail(L, "%s: element %s is %s, expected a table of %lld", r->op,
+        host_fail(L, "%s: %s is %s, expected a table of %lld", r->op,
                   place(r, d, where, sizeof where),
                   host_describe(L, lua_gettop(L), text, sizeof text), (long long)r->shape[d]);
     int64_t n = (int64_t)lua_objlen(L, -1), keys = 0;
     if (n != r->shape[d])
-        host_fail(L, "%s: table %s has %lld elements, the first at its depth has %lld", r->op,
+        host_fail(L, "%s: %s has %lld elements, the first at its depth has %lld", r->op,
                   place(r, d, where, sizeof where), (long long)n, (long long)r->shape[d]);
     for (lua_pushnil(L); lua_next(L, -2); lua_pop(L, 1)) keys++;
     if (keys > n)
-        host_fail(L, "%s: the table %s%shas a hole, or keys that are no positions", r->op,
-                  place(r, d, where, sizeof where), d ? " " : "");
+        host_fail(L, "%s: %s has a hole, or keys that are no positions", r->op,
+                  place(r, d, where, sizeof where));
     for (int64_t i = 1; i <= n; i++) {
         r->at[d] = i;
         lua_rawgeti(L, -1, (int)i);

@@ -52,7 +52,8 @@ end
 local function render(values, format, width, indent)
   if not values then return '...' end
   if type(values) == 'number' then
-    return (('%%%ds'):format(width)):format(format:format(values))
+    local text = format:format(values)
+    return (' '):rep(width - #text) .. text
   end
   local parts, nested = {}, false
   for i, value in ipairs(values) do
