@@ -1,9 +1,7 @@
----@meta ulysses
 -- meta.lua - what the C functions take and return, for editors and the reference; nothing loads it.
---
+---@meta ulysses
 -- Dims, positions and ranges count from 1, or from -1 backwards, and include both ends. Values are
 -- data: indices that are stored in tensors count from 0.
-
 ---@alias Dtype 'f32'|'bf16'|'f64'|'i32'|'i64'|'u8'
 ---@alias Device 'cpu'|'meta'
 ---@alias Dims integer|integer[]|nil nil: all
