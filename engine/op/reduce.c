@@ -173,11 +173,26 @@ static int logsumexp_backward(ul_call *call, ul_tensor *const *dy)
 
 static const ul_op logsumexp = {"logsumexp", logsumexp_backward};
 
+/* bf16: what is saved for the gradient must be f32, since exp(x - y) makes a relative error of an
+ * absolute one; so the whole op runs in f32 between two casts.
+ */
+static int logsumexp_bf16(ul_tensor **y, ul_tensor *x, int n_dims, const int *dims, int keep)
+{
+    ul_tensor *wide = NULL, *result = NULL;
+    int rc = ul_cast(&wide, x, UL_F32);
+    if (rc == UL_OK) rc = ul_logsumexp(&result, wide, n_dims, dims, keep);
+    if (rc == UL_OK) rc = ul_cast(y, result, UL_BF16);
+    ul_tensor_free(wide);
+    ul_tensor_free(result);
+    return rc;
+}
+
 int ul_logsumexp(ul_tensor **y, ul_tensor *x, int n_dims, const int *dims, int keep)
 {
     int reduced[UL_MAX_DIMS];
     UL_TRY(ul__check_float("logsumexp", "x", x));
     UL_TRY(mark_dims("logsumexp", reduced, x, n_dims, dims));
+    if (x->dtype == UL_BF16) return logsumexp_bf16(y, x, n_dims, dims, keep);
 
     ul_call call = {.op = &logsumexp, .input = {x}};
     for (int d = 0; d < x->ndim; d++) call.i[d] = reduced[d];
