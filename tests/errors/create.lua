@@ -76,7 +76,7 @@ cases.tensor = {
   { 'a string', function() ul.tensor { 1, 'two' } end,
     "tensor: element [2] is 'two', expected a number" },
   { 'a number among tables', function() ul.tensor { { 1 }, 2 } end,
-    'tensor: element [2] is 2, expected a table of 1' },
+    'tensor: table [2] is 2, expected a table of 1' },
   { 'a table among numbers', function() ul.tensor { 1, { 2 } } end,
     'tensor: element [2] is a table, others at this depth are not' },
   { 'a boolean among numbers', function() ul.tensor { 1, true } end,
