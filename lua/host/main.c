@@ -17,6 +17,8 @@ static const char *const usage =
     "usage: ulysses-lua [options] [script.lua [arguments]]\n"
     "  -e STATEMENT   run a statement first (any number of times)\n"
     "  -l MODULE      require a module first\n"
+    "  -j COMMAND     control the compiler: on, off, p=..., v, dump\n"
+    "  -O LEVEL       optimisations of the compiler\n"
     "  -              read the script from standard input\n"
     "  --threads N    threads for kernels (default: UL_THREADS, else all CPUs)\n"
     "  -v, --version  print versions\n"
@@ -76,24 +78,26 @@ static void set_arg(lua_State *L, int argc, char **argv, int script)
     lua_setglobal(L, "arg");
 }
 
-/* Where the library's Lua files are: in the source, for the program in its build folder; else
- * installed.
+/* Pushes the folder of the library's Lua files: in the source for the program in its build folder,
+ * else beside the folder that the program was installed in.
  */
-static const char *library_dir(void)
+static const char *push_library_dir(lua_State *L)
 {
     char program[4096];
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
-    if (n < 0) return UL_INSTALLED_LUA_DIR;
-    program[n] = 0;
-    return strncmp(program, UL_BUILD_DIR "/", sizeof UL_BUILD_DIR) ? UL_INSTALLED_LUA_DIR
-                                                                   : UL_LUA_DIR;
+    program[n < 0 ? 0 : n] = 0;
+    char *slash = strrchr(program, '/');
+    if (!strncmp(program, UL_BUILD_DIR "/", sizeof UL_BUILD_DIR) || !slash)
+        return lua_pushfstring(L, "%s", UL_LUA_DIR);
+    *slash = 0;
+    return lua_pushfstring(L, "%s/" UL_LUA_FROM_PROGRAM, program);
 }
 
 /* Puts the library's folder first, and the binding where require finds it. */
 static void open_ulysses(lua_State *L)
 {
-    const char *folder = library_dir();
     luaL_openlibs(L);
+    const char *folder = push_library_dir(L);
     lua_getglobal(L, "package");
     lua_getfield(L, -1, "path");
     const char *path = lua_tostring(L, -1);
@@ -103,7 +107,7 @@ static void open_ulysses(lua_State *L)
     lua_getfield(L, -1, "preload");
     lua_pushcfunction(L, luaopen_ulysses_core);
     lua_setfield(L, -2, "ulysses.core");
-    lua_pop(L, 2);
+    lua_pop(L, 3);
 }
 
 static int print_version(void)
@@ -123,6 +127,27 @@ static int set_threads(const char *text)
         return 1;
     }
     return ul_set_threads((int)n) < 0;
+}
+
+/* -j command: what jit.command or the module jit.command does; -O: as jit.opt.start. */
+static const char *const control_compiler =
+    "local option, text = ...\n"
+    "local name, rest = text:match '^([^=]*)=?(.*)$'\n"
+    "local arguments = {}\n"
+    "for word in (option == '-O' and text or rest):gmatch '[^,]+' do\n"
+    "  arguments[#arguments + 1] = word\n"
+    "end\n"
+    "if option == '-O' then return require('jit.opt').start(unpack(arguments)) end\n"
+    "if type(jit[name]) == 'function' then return jit[name](unpack(arguments)) end\n"
+    "require('jit.' .. name).start(unpack(arguments))\n";
+
+static int compiler_option(lua_State *L, const char *option, const char *text)
+{
+    lua_settop(L, 0);
+    int rc = luaL_loadbuffer(L, control_compiler, strlen(control_compiler), "=ulysses-lua");
+    lua_pushlstring(L, option, 2);
+    lua_pushstring(L, text);
+    return run_loaded(L, rc, 2);
 }
 
 static int missing(const char *option, const char *what)
@@ -154,6 +179,10 @@ static int options(lua_State *L, char **argv, int *at, int *did_something)
             lua_getglobal(L, "require");
             lua_pushstring(L, module);
             if (run(L, 1)) return 1;
+        } else if (!strncmp(option, "-j", 2) || !strncmp(option, "-O", 2)) {
+            const char *text = option[2] || option[1] == 'O' ? option + 2 : argv[++*at];
+            if (!text) return missing("-j", "command");
+            if (compiler_option(L, option, text)) return 1;
         } else {
             fprintf(stderr, "ulysses-lua: no option '%s'\n%s", option, usage);
             return 1;

@@ -1,0 +1,95 @@
+-- program_spec.lua - the program ulysses-lua: options, scripts, exit status, tracebacks.
+
+-- The program lies beside the folder of the module that runs these specs.
+local function find_program()
+  for folder in package.cpath:gmatch '([^;]+)/%?%.so' do
+    local file = io.open(folder .. '/ulysses-lua')
+    if file then
+      file:close()
+      return folder .. '/ulysses-lua'
+    end
+  end
+end
+
+local program = find_program()
+
+-- Output (errors too) and exit status of a shell command with $P for the program.
+local function shell(command)
+  local pipe = io.popen(('unset LD_PRELOAD; P=%s; (%s) 2>&1; echo "=$?"'):format(program, command))
+  local text = pipe:read '*a'
+  pipe:close()
+  local output, status = text:match '^(.*)=(%d+)\n$'
+  return output, tonumber(status)
+end
+
+-- Runs a script of this text with arguments.
+local function run(text, arguments)
+  local name = os.tmpname()
+  local file = io.open(name, 'w')
+  file:write(text)
+  file:close()
+  local output, status = shell(('$P %s %s'):format(name, arguments or ''))
+  os.remove(name)
+  return output:gsub(name:gsub('%W', '%%%0'), 'script.lua'), status
+end
+
+describe('ulysses-lua', function()
+  before_each(function()
+    if not program then pending 'no program beside the module' end
+  end)
+
+  it('runs a script with its arguments', function()
+    local output, status = run('print(arg[0], arg[1], ...)', 'a "b c"')
+    assert.equal('script.lua\ta\ta\tb c\n', output)
+    assert.equal(0, status)
+    assert.same({ 3, 3 }, { select(2, run 'os.exit(3)'), select(2, run 'os.exit(3, true)') })
+  end)
+
+  it('finds the library', function()
+    assert.equal('3\n', (shell '$P -e "print(require(\'ulysses\').ones(3):sum():item())"'))
+    assert.equal('table\n', (shell '$P -l ulysses -e "print(type(require(\'ulysses.core\')))"'))
+  end)
+
+  it('prints an error with the traceback from where it was raised', function()
+    local output, status = run [[
+      local ul = require 'ulysses'
+      local function inner(x)
+        local y = x + ul.ones(3)
+        return y
+      end
+      ul.scope(function() ul.no_grad(function() inner(ul.ones(2)) end) end)
+    ]]
+    assert.equal(1, status)
+    assert.matches('^ulysses%-lua: script.lua:3: add: shapes %[2%] and %[3%]', output)
+    assert.matches("in function 'inner'", output)
+  end)
+
+  it('says little of errors that are no text', function()
+    assert.same({ '', 1 }, { run 'error()' })
+    assert.same({ 'ulysses-lua: (the error is no string)\n', 1 }, { run 'error {}' })
+    local output = run 'error(setmetatable({}, { __tostring = function() return "own" end }))'
+    assert.matches('own', output)
+    assert.same({ 'ulysses-lua: cannot open nothing.lua: No such file or directory\n', 1 },
+                { shell '$P nothing.lua' })
+    assert.matches("script.lua:1: .*near", (run 'x ='))
+  end)
+
+  it('reads standard input', function()
+    assert.equal('5\tx\n', (shell "echo 'print(2 + 3, ...)' | $P - x"))
+    assert.equal('7\n', (shell "echo 'print(7)' | $P"))
+  end)
+
+  it('takes the options of luajit, and its own', function()
+    assert.equal('1\n2\n', (shell "$P -e 'print(1)' -e 'print(2)'"))
+    assert.equal('false\n', (shell "$P -joff -e 'print((jit.status()))'"))
+    assert.equal('true\n', (shell "$P -O1 -e 'print((jit.status()))'"))
+    assert.equal('1\n', (shell "$P --threads 1 -e 'print(require(\"ulysses\").threads())'"))
+    assert.matches('^ulysses%-lua %d.*LuaJIT', (shell '$P --version'))
+    assert.matches('^usage:', (shell '$P --help'))
+    for wrong in ('--threads 0;--threads;-e;-l;-j;--nonsense;-e x='):gmatch '[^;]+' do
+      local output, status = shell('$P ' .. wrong .. ' </dev/null')
+      assert.equal(1, status)
+      assert.matches('^ulysses%-lua: ', output)
+    end
+  end)
+end)
