@@ -317,7 +317,8 @@ function fuzz.round(seed, n)
   collectgarbage()
   local after = ul.memory()
   for device, stats in pairs(after) do
-    if not problem and stats.live ~= before[device].live then
+    -- Less may live: what other specs dropped can be collected meanwhile.
+    if not problem and stats.live > before[device].live then
       problem = ('%s: %d bytes live, %d before'):format(device, stats.live, before[device].live)
     end
     if not problem and stats.live_tensors > before[device].live_tensors then
