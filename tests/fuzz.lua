@@ -293,13 +293,21 @@ end
 
 local fuzz = {}
 
+-- Collects until nothing more goes: what one finaliser lets go of is found by the next round.
+local function settle()
+  local live
+  repeat
+    live = ul.memory('cpu').live_tensors + ul.memory('meta').live_tensors
+    for _ = 1, 2 do collectgarbage() end
+  until ul.memory('cpu').live_tensors + ul.memory('meta').live_tensors == live
+end
+
 --- Makes n calls that depend on the seed alone. Returns nil, or a sentence about what went wrong.
 ---@param seed integer
 ---@param n integer
 ---@return string|nil
 function fuzz.round(seed, n)
-  collectgarbage()
-  collectgarbage()
+  settle()
   local before = ul.memory()
   math.randomseed(seed)
   ul.manual_seed(seed)
@@ -312,9 +320,7 @@ function fuzz.round(seed, n)
   end
   ul.scope_end(token)
   pool = {}
-  collectgarbage()
-  collectgarbage()
-  collectgarbage()
+  settle()
   local after = ul.memory()
   for device, stats in pairs(after) do
     -- Less may live: what other specs dropped can be collected meanwhile.

@@ -9,6 +9,7 @@
 
 _Thread_local lua_State *host_current;
 _Thread_local int host_collecting;
+_Thread_local int64_t host_dropped;
 
 static const char pending_error; /* key in the registry */
 

@@ -135,6 +135,8 @@ void host_walk(lua_State *L, int i, int skip_objects, host_visit *visit, void *c
 extern _Thread_local lua_State *host_current;
 /* Set while the collector runs inside the engine: tensors may then be dropped, not used. */
 extern _Thread_local int host_collecting;
+/* How many tensors the collector has found so far. */
+extern _Thread_local int64_t host_dropped;
 
 /* ---- registration ---- */
 

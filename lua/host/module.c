@@ -8,6 +8,8 @@ __attribute__((visibility("default"))) int luaopen_ulysses_core(lua_State *L);
 
 /* ---- callbacks of the engine ---- */
 
+enum { MAX_ROUNDS = 50 };
+
 static int collect_garbage(lua_State *L)
 {
     int urgent = lua_toboolean(L, 1);
@@ -15,8 +17,14 @@ static int collect_garbage(lua_State *L)
         lua_gc(L, LUA_GCSTEP, 200);
         return 0;
     }
-    lua_gc(L, LUA_GCCOLLECT, 0); /* runs finalisers */
-    lua_gc(L, LUA_GCCOLLECT, 0); /* and again for what they let go */
+    /* The first round runs finalisers, the next finds what these let go: one more for each function
+     * on a tape that nothing holds any more.
+     */
+    for (int round = 0, dropped = 1; round < 2 || (dropped && round < MAX_ROUNDS); round++) {
+        int64_t before = host_dropped;
+        lua_gc(L, LUA_GCCOLLECT, 0);
+        dropped = host_dropped != before;
+    }
     return 0;
 }
 

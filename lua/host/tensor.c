@@ -63,6 +63,7 @@ static int collect(lua_State *L)
     if (!box) return 0;
     ul_tensor *t = box->t;
     lua_State *before = host_current;
+    host_dropped += t != NULL;
     host_move(box, NULL);
     host_reason_drop(box->reason);
     box->t = NULL;

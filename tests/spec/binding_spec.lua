@@ -380,6 +380,29 @@ describe('memory', function()
     assert.matches('from .*binding_spec%.lua:%d+', refused)
   end)
 
+  it('of a chain of functions on the tape is found too', function()
+    local double = ul.fn {
+      forward = function(context, x)
+        context.x = x
+        return x * 2
+      end,
+      backward = function(_, dy) return dy * 2 end,
+    }
+    collectgarbage()
+    collectgarbage()
+    collectgarbage 'stop'
+    ul.set_memory_limit('cpu', 64 * 2 ^ 20 + ul.memory('cpu').live)
+    local ok, message = pcall(function()
+      local x = ul.ones { 2 ^ 20, requires_grad = true }
+      for _ = 1, 8 do x = double(x) end -- 4 MiB each
+      x = nil -- luacheck: ignore
+      ul.zeros(2 ^ 23 + 2 ^ 22):free()
+    end)
+    ul.set_memory_limit('cpu', 0)
+    collectgarbage 'restart'
+    assert.is_true(ok, message)
+  end)
+
   it('survives finalisers that use tensors while the engine collects', function()
     local x, wrong = ul.ones(4), nil
     local proxy = newproxy(true)
