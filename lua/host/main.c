@@ -32,6 +32,10 @@ static int with_traceback(lua_State *L)
     int known = lua_rawequal(L, -1, 1);
     lua_pop(L, 1);
     if (!lua_isstring(L, 1)) {
+        if (luaL_getmetafield(L, 1, "refusal")) { /* refuse.lua: its sentence says it all */
+            luaL_callmeta(L, 1, "__tostring");
+            return 1;
+        }
         if (lua_isnil(L, 1) || !luaL_callmeta(L, 1, "__tostring") || !lua_isstring(L, -1)) return 1;
         lua_remove(L, 1);
     }

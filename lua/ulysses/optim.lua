@@ -15,15 +15,16 @@ local function read_groups(caller, what, weight_decay)
   local entries = {}
   local function add(parameters, group)
     if type(parameters) == 'table' and parameters.named_parameters then
-      for _, parameter, owner in parameters:named_parameters() do
+      for name, parameter, owner in parameters:named_parameters() do
         local decay = group.weight_decay
         if not decay then decay = decays(parameter, owner) and weight_decay or 0 end
-        entries[#entries + 1] = { parameter = parameter, weight_decay = decay,
+        entries[#entries + 1] = { name = name, parameter = parameter, weight_decay = decay,
                                   lr_scale = group.lr_scale }
       end
     else
       for _, parameter in ipairs(parameters) do
-        entries[#entries + 1] = { parameter = parameter,
+        entries[#entries + 1] = { name = ('parameter %d'):format(#entries + 1),
+                                  parameter = parameter,
                                   weight_decay = group.weight_decay or weight_decay,
                                   lr_scale = group.lr_scale }
       end
@@ -94,6 +95,21 @@ function Optimizer:zero_grad()
   for _, entry in ipairs(self.entries) do entry.parameter.grad = nil end
 end
 
+--- Iterates over the name and tensor of all that a checkpoint must keep beside the parameters:
+--- 'layers.1.ffn.up.weight.exp_avg' and the like. `steps` is the rest.
+function Optimizer:named_state()
+  local found, i = {}, 0
+  for _, entry in ipairs(self.entries) do
+    for _, field in ipairs { 'exp_avg', 'exp_avg_sq', 'velocity', 'master' } do
+      if entry[field] then found[#found + 1] = { entry.name .. '.' .. field, entry[field] } end
+    end
+  end
+  return function()
+    i = i + 1
+    if found[i] then return unpack(found[i]) end
+  end
+end
+
 local function optimizer(entries, fields)
   fields.entries, fields.steps = entries, 0
   return setmetatable(fields, Optimizer)
@@ -102,7 +118,7 @@ end
 local optim = {}
 
 local function update_adamw(self, entry, grad)
-  ul.adamw_(entry.parameter, grad, entry.m, entry.v, {
+  ul.adamw_(entry.parameter, grad, entry.exp_avg, entry.exp_avg_sq, {
     master = entry.master, lr = self.lr * entry.lr_scale, betas = self.betas, eps = self.eps,
     weight_decay = entry.weight_decay, step = self.steps,
   })
@@ -118,7 +134,7 @@ function optim.adamw(what, given)
                             { lr = 1e-3, betas = { 0.9, 0.95 }, eps = 1e-8, weight_decay = 0.1 })
   local entries = read_groups('optim.adamw', what, read.weight_decay)
   for _, entry in ipairs(entries) do
-    entry.m, entry.v = zeros_for(entry.parameter), zeros_for(entry.parameter)
+    entry.exp_avg, entry.exp_avg_sq = zeros_for(entry.parameter), zeros_for(entry.parameter)
     entry.master = master_for(entry.parameter)
   end
   return optimizer(entries, { lr = read.lr, betas = read.betas, eps = read.eps,
