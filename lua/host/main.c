@@ -1,4 +1,4 @@
-/* main.c - the program ulysses-lua: luajit's command line, with ulysses built in. */
+/* main.c - the program ulysses-lua: luajit's command line, and where require finds ulysses. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,12 +6,7 @@
 
 #include <lauxlib.h>
 #include <lua.h>
-#include <luajit.h>
 #include <lualib.h>
-
-#include "ulysses.h"
-
-int luaopen_ulysses_core(lua_State *L);
 
 static const char *const usage =
     "usage: ulysses-lua [options] [script.lua [arguments]]\n"
@@ -82,46 +77,63 @@ static void set_arg(lua_State *L, int argc, char **argv, int script)
     lua_setglobal(L, "arg");
 }
 
-/* Pushes the folder of the library's Lua files: in the source for the program in its build folder,
- * else beside the folder that the program was installed in.
+/* Pushes `in_source` for the program in its build folder, else the folder that lies at
+ * `from_program` seen from the one that the program was installed in.
  */
-static const char *push_library_dir(lua_State *L)
+static const char *push_dir(lua_State *L, const char *in_source, const char *from_program)
 {
     char program[4096];
     ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
     program[n < 0 ? 0 : n] = 0;
     char *slash = strrchr(program, '/');
     if (!strncmp(program, UL_BUILD_DIR "/", sizeof UL_BUILD_DIR) || !slash)
-        return lua_pushfstring(L, "%s", UL_LUA_DIR);
+        return lua_pushstring(L, in_source), lua_tostring(L, -1);
     *slash = 0;
-    return lua_pushfstring(L, "%s/" UL_LUA_FROM_PROGRAM, program);
+    return lua_pushfstring(L, "%s/%s", program, from_program);
 }
 
-/* Puts the library's folder first, and the binding where require finds it. */
+/* Puts what is on top of the stack before the search path of this name. */
+static void search_first(lua_State *L, const char *name)
+{
+    lua_getglobal(L, "package");
+    lua_insert(L, -2);
+    lua_getfield(L, -2, name);
+    lua_concat(L, 2);
+    lua_setfield(L, -2, name);
+    lua_pop(L, 1);
+}
+
+/* Where require finds the library and the engine: the same files as for stock luajit, and only when
+ * they are asked for.
+ */
 static void open_ulysses(lua_State *L)
 {
     luaL_openlibs(L);
-    const char *folder = push_library_dir(L);
-    lua_getglobal(L, "package");
-    lua_getfield(L, -1, "path");
-    const char *path = lua_tostring(L, -1);
-    lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s", folder, folder, path);
-    lua_setfield(L, -3, "path");
-    lua_pop(L, 1);
-    lua_getfield(L, -1, "preload");
-    lua_pushcfunction(L, luaopen_ulysses_core);
-    lua_setfield(L, -2, "ulysses.core");
-    lua_pop(L, 3);
+    const char *folder = push_dir(L, UL_LUA_DIR, UL_LUA_FROM_PROGRAM);
+    lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;", folder, folder);
+    search_first(L, "path");
+    lua_pushfstring(L, "%s/?.so;", push_dir(L, UL_BUILD_DIR, UL_MODULES_FROM_PROGRAM));
+    search_first(L, "cpath");
+    lua_settop(L, 0);
 }
 
-static int print_version(void)
+static int run_string(lua_State *L, const char *code, const char *argument)
 {
-    printf("ulysses-lua %s, %s, isa %s, %d threads\n", UL_VERSION, LUAJIT_VERSION, ul_isa(),
-           ul_threads());
-    return 0;
+    int rc = luaL_loadbuffer(L, code, strlen(code), "=ulysses-lua");
+    if (argument) lua_pushstring(L, argument);
+    return run_loaded(L, rc, argument ? 1 : 0);
 }
 
-static int set_threads(const char *text)
+static int print_version(lua_State *L)
+{
+    return run_string(L,
+                      "local core = require 'ulysses.core'\n"
+                      "print(('ulysses-lua " UL_VERSION ", %s, isa %s, %d threads'):format("
+                      "jit.version, core.isa(), core.threads()))",
+                      NULL);
+}
+
+static int set_threads(lua_State *L, const char *text)
 {
     char *end = NULL;
     long n = text ? strtol(text, &end, 10) : 0;
@@ -130,7 +142,7 @@ static int set_threads(const char *text)
                 text ? ", not " : "", text ? text : "");
         return 1;
     }
-    return ul_set_threads((int)n) < 0;
+    return run_string(L, "require('ulysses.core').threads(tonumber((...)))", text);
 }
 
 /* -j command: what jit.command or the module jit.command does; -O: as jit.opt.start. */
@@ -167,9 +179,9 @@ static int options(lua_State *L, char **argv, int *at, int *did_something)
     for (; argv[*at] && argv[*at][0] == '-' && argv[*at][1]; ++*at) {
         const char *option = argv[*at];
         if (!strcmp(option, "-h") || !strcmp(option, "--help")) return fputs(usage, stdout) < 0;
-        if (!strcmp(option, "-v") || !strcmp(option, "--version")) return print_version();
+        if (!strcmp(option, "-v") || !strcmp(option, "--version")) return print_version(L);
         if (!strcmp(option, "--threads")) {
-            if (set_threads(argv[++*at])) return 1;
+            if (set_threads(L, argv[++*at])) return 1;
         } else if (!strncmp(option, "-e", 2)) {
             const char *statement = option[2] ? option + 2 : argv[++*at];
             if (!statement) return missing("-e", "statement");
