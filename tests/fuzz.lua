@@ -133,7 +133,8 @@ end
 -- ---- calls ----
 
 -- What would undo the bounds of this test, or is no function to call.
-local excluded = { set_memory_limit = true, debug = true, data = true, run = true, recipe = true }
+local excluded = { set_memory_limit = true, set_default_device = true, debug = true, data = true,
+                   run = true, recipe = true }
 
 local calls = {}
 local function collect(where, prefix)

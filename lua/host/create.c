@@ -19,7 +19,7 @@ static make make_options(lua_State *L, int i, const char *op, int list)
     host_options(L, i, op, names, list);
     make m;
     m.dtype = host_option_choice(L, i, op, "dtype", host_dtypes, -1);
-    m.device = (ul_device)host_option_choice(L, i, op, "device", host_devices, UL_CPU);
+    m.device = (ul_device)host_option_choice(L, i, op, "device", host_devices, (int)host_device);
     m.requires_grad = host_option_boolean(L, i, op, "requires_grad", 0);
     return m;
 }

@@ -29,6 +29,21 @@ static int set_random_state(lua_State *L)
     return 0;
 }
 
+/* default_device() -> where tensors are made unless a call says otherwise */
+static int default_device(lua_State *L)
+{
+    host_arguments(L, "default_device", 0);
+    lua_pushstring(L, host_devices[host_device]);
+    return 1;
+}
+
+static int set_default_device(lua_State *L)
+{
+    host_arguments(L, "set_default_device", 1);
+    host_device = (ul_device)host_choice(L, 1, "set_default_device", "device", host_devices);
+    return 0;
+}
+
 /* ---- memory ---- */
 
 static void push_stats(lua_State *L, ul_device device)
@@ -157,6 +172,8 @@ const host_function host_engine[] = {
     {"manual_seed", manual_seed, NULL, HOST_MODULE},
     {"random_state", random_state, NULL, HOST_MODULE},
     {"set_random_state", set_random_state, NULL, HOST_MODULE},
+    {"default_device", default_device, NULL, HOST_MODULE},
+    {"set_default_device", set_default_device, NULL, HOST_MODULE},
     {"memory", memory, NULL, HOST_MODULE},
     {"reset_peak_memory", reset_peak_memory, NULL, HOST_MODULE},
     {"set_memory_limit", set_memory_limit, NULL, HOST_MODULE},

@@ -106,6 +106,8 @@ int host_option_choice(lua_State *L, int i, const char *op, const char *name,
 /* The same for the string at i. */
 int host_choice(lua_State *L, int i, const char *op, const char *what, const char *const *choices);
 extern const char *const host_dtypes[], *const host_devices[];
+/* Where tensors are made unless a call says otherwise. */
+extern ul_device host_device;
 /* "; did you mean 'x'?", or what there is to choose from. */
 void host_suggest(char *text, int size, const char *word, const char *const *names);
 

@@ -15,6 +15,7 @@ static const char *const usage =
     "  -j COMMAND     control the compiler: on, off, p=..., v, dump\n"
     "  -O LEVEL       optimisations of the compiler\n"
     "  -              read the script from standard input\n"
+    "  --device NAME  where tensors are made: cpu (default), or meta: shapes and sizes only\n"
     "  --threads N    threads for kernels (default: UL_THREADS, else all CPUs)\n"
     "  -v, --version  print versions\n"
     "  -h, --help     print this\n"
@@ -172,6 +173,17 @@ static int missing(const char *option, const char *what)
     return 1;
 }
 
+static int set_device(lua_State *L, const char *name)
+{
+    return run_string(
+        L,
+        "local ok, sentence = pcall(require('ulysses.core').set_default_device, ...)\n"
+        "if not ok then\n"
+        "  require 'ulysses.refuse'('--device: %s', sentence:match 'no device.*')\n"
+        "end",
+        name);
+}
+
 /* Handles options before the script; returns an exit status, or -1 to go on with the script at *at.
  */
 static int options(lua_State *L, char **argv, int *at, int *did_something)
@@ -182,6 +194,9 @@ static int options(lua_State *L, char **argv, int *at, int *did_something)
         if (!strcmp(option, "-v") || !strcmp(option, "--version")) return print_version(L);
         if (!strcmp(option, "--threads")) {
             if (set_threads(L, argv[++*at])) return 1;
+        } else if (!strcmp(option, "--device")) {
+            if (!argv[++*at]) return missing("--device", "name");
+            if (set_device(L, argv[*at])) return 1;
         } else if (!strncmp(option, "-e", 2)) {
             const char *statement = option[2] ? option + 2 : argv[++*at];
             if (!statement) return missing("-e", "statement");

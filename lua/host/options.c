@@ -6,6 +6,7 @@
 
 const char *const host_dtypes[] = {"f32", "bf16", "f64", "i32", "i64", "u8", NULL};
 const char *const host_devices[] = {"cpu", "meta", NULL};
+ul_device host_device = UL_CPU;
 
 enum { LONGEST = 32 };
 
@@ -48,6 +49,18 @@ void host_suggest(char *text, int size, const char *word, const char *const *nam
     int at = snprintf(text, (size_t)size, names[0] ? "; there is" : "; there is none");
     for (const char *const *name = names; *name && at < size; name++)
         at += snprintf(text + at, (size_t)(size - at), "%s %s", name == names ? "" : ",", *name);
+}
+
+/* What there is instead of a word that is no choice. Devices are few and all listed: 'gpu' must not
+ * suggest 'cpu'.
+ */
+static void explain(char *text, int size, const char *word, const char *const *choices)
+{
+    if (choices != host_devices)
+        host_suggest(text, size, word, choices);
+    else
+        snprintf(text, (size_t)size, "; %sthere is cpu, meta",
+                 strncmp(word, "cuda", 4) == 0 ? "this build has no CUDA backend, " : "");
 }
 
 void host_options(lua_State *L, int i, const char *op, const char *const *names, int list)
@@ -114,7 +127,7 @@ int host_choice(lua_State *L, int i, const char *op, const char *what, const cha
     const char *word = lua_tostring(L, i);
     for (int k = 0; choices[k]; k++)
         if (strcmp(choices[k], word) == 0) return k;
-    host_suggest(text, sizeof text, word, choices);
+    explain(text, sizeof text, word, choices);
     return host_fail(L, "%s: no %s '%.40s'%s", op, what, word, text);
 }
 

@@ -9,9 +9,10 @@ for _, name in ipairs {
   'tensor', 'empty', 'zeros', 'ones', 'rand', 'randn', 'full', 'randint', 'arange', 'empty_like',
   'zeros_like', 'ones_like', 'rand_like', 'randn_like', 'cat', 'stack', 'where', 'is_tensor',
   'scope', 'scoped', 'scope_begin', 'scope_end', 'no_grad', 'enable_grad', 'is_grad_enabled', 'fn',
-  'backward', 'manual_seed', 'random_state', 'set_random_state', 'memory', 'reset_peak_memory',
-  'set_memory_limit', 'trim_memory', 'meta_counts', 'reset_meta_counts', 'threads', 'isa', 'adamw_',
-  'sgd_', 'global_norm', 'clip_grad_norm_',
+  'backward', 'manual_seed', 'random_state', 'set_random_state', 'default_device',
+  'set_default_device', 'memory', 'reset_peak_memory', 'set_memory_limit', 'trim_memory',
+  'meta_counts', 'reset_meta_counts', 'threads', 'isa', 'adamw_', 'sgd_', 'global_norm',
+  'clip_grad_norm_',
 } do
   ul[name] = assert(core[name], name)
 end

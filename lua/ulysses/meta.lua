@@ -9,12 +9,10 @@
 
 ---@class CreateOptions
 ---@field dtype? Dtype
----@field device? Device
+---@field device? Device ul.default_device() where it is left out
 ---@field requires_grad? boolean
-
 ---@class KeepOptions
 ---@field keepdim? boolean leave reduced dims, of size 1
-
 ---@class RetainOptions
 ---@field retain? boolean backward may be called again
 
@@ -57,6 +55,8 @@ local Tensor = {}
 ---@field ones_like fun(x: Tensor, options?: CreateOptions): Tensor
 ---@field rand_like fun(x: Tensor, options?: CreateOptions): Tensor
 ---@field randn_like fun(x: Tensor, options?: CreateOptions): Tensor
+---@field default_device fun(): Device
+---@field set_default_device fun(device: Device) where tensors are made unless a call says otherwise
 local ul = {}
 
 --- A tensor of the numbers (f32) or booleans (u8) in nested tables.

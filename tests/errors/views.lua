@@ -116,7 +116,7 @@ cases.to = {
   { 'an unknown dtype', function() x:to('f23') end,
     "to: no dtype or device 'f23'; did you mean 'f32'?" },
   { 'an unknown device', function() x:to { device = 'cuda' } end,
-    "to: no device 'cuda'; there is cpu, meta" },
+    "to: no device 'cuda'; this build has no CUDA backend, there is cpu, meta" },
   { 'a misspelt option', function() x:to { dtpye = 'f32' } end,
     "to: no option 'dtpye'; did you mean 'dtype'?" },
   { 'nothing', function() x:to() end, 'to: dtype or device must be a string, got nil' },

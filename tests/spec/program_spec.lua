@@ -1,41 +1,11 @@
 -- program_spec.lua - the program ulysses-lua: options, scripts, exit status, tracebacks.
 
--- The program lies beside the folder of the module that runs these specs.
-local function find_program()
-  for folder in package.cpath:gmatch '([^;]+)/%?%.so' do
-    local file = io.open(folder .. '/ulysses-lua')
-    if file then
-      file:close()
-      return folder .. '/ulysses-lua'
-    end
-  end
-end
-
-local program = find_program()
-
--- Output (errors too) and exit status of a shell command with $P for the program.
-local function shell(command)
-  local pipe = io.popen(('unset LD_PRELOAD; P=%s; (%s) 2>&1; echo "=$?"'):format(program, command))
-  local text = pipe:read '*a'
-  pipe:close()
-  local output, status = text:match '^(.*)=(%d+)\n$'
-  return output, tonumber(status)
-end
-
--- Runs a script of this text with arguments.
-local function run(text, arguments)
-  local name = os.tmpname()
-  local file = io.open(name, 'w')
-  file:write(text)
-  file:close()
-  local output, status = shell(('$P %s %s'):format(name, arguments or ''))
-  os.remove(name)
-  return output:gsub(name:gsub('%W', '%%%0'), 'script.lua'), status
-end
+local program = require 'tests.program'
+local run, shell = program.run, program.shell
 
 describe('ulysses-lua', function()
   before_each(function()
-    if not program then pending 'no program beside the module' end
+    if not program.path then pending 'no program beside the module' end
   end)
 
   it('runs a script with its arguments', function()

@@ -1,0 +1,41 @@
+-- program.lua - the program ulysses-lua for specs: run in a shell, its output and exit status.
+local program = {}
+
+-- It lies beside the folder of the module that runs the specs.
+for folder in package.cpath:gmatch '([^;]+)/%?%.so' do
+  local file = io.open(folder .. '/ulysses-lua')
+  if file then
+    file:close()
+    program.path = program.path or folder .. '/ulysses-lua'
+  end
+end
+
+--- Output (errors too) and exit status of a shell command with $P for the program.
+---@param command string
+---@return string output
+---@return integer status
+function program.shell(command)
+  local pipe = io.popen(('unset LD_PRELOAD; P=%s; (%s) 2>&1; echo "=$?"'):format(program.path,
+                                                                               command))
+  local text = pipe:read '*a'
+  pipe:close()
+  local output, status = text:match '^(.*)=(%d+)\n$'
+  return output, tonumber(status)
+end
+
+--- The same for a script of this text with arguments; its name reads script.lua in the output.
+---@param text string
+---@param arguments? string
+---@return string output
+---@return integer status
+function program.run(text, arguments)
+  local name = os.tmpname()
+  local file = io.open(name, 'w')
+  file:write(text)
+  file:close()
+  local output, status = program.shell(('$P %s %s'):format(name, arguments or ''))
+  os.remove(name)
+  return output:gsub(name:gsub('%W', '%%%0'), 'script.lua'), status
+end
+
+return program

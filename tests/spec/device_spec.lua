@@ -1,0 +1,81 @@
+-- device_spec.lua - where tensors are made unless a call says otherwise.
+local ul = require 'ulysses'
+local program = require 'tests.program'
+
+describe('the default device', function()
+  after_each(function() ul.set_default_device 'cpu' end)
+
+  it('is the cpu until another is set', function()
+    assert.equal('cpu', ul.default_device())
+    ul.set_default_device 'meta'
+    assert.equal('meta', ul.default_device())
+  end)
+
+  local on_meta = {
+    empty = function() return ul.empty(2, 3) end,
+    zeros = function() return ul.zeros { 2, 3, dtype = 'bf16' } end,
+    randn = function() return ul.randn(2, 3) end,
+    full = function() return ul.full({ 2 }, 7) end,
+    randint = function() return ul.randint(0, 9, { 4 }) end,
+    arange = function() return ul.arange(5) end,
+    tensor = function() return ul.tensor { { 1, 2 }, { 3, 4 } } end,
+    parameter = function() return ul.nn.Linear(2, 3, { bias = true }).bias end,
+    ['rope table'] = function() return ul.F.rope_table(ul.arange(4), 8).cos end,
+  }
+  for name, make in pairs(on_meta) do
+    it('takes what is made: ' .. name, function()
+      assert.equal('cpu', make():device())
+      ul.set_default_device 'meta'
+      assert.equal('meta', make():device())
+    end)
+  end
+
+  it('gives way to a device that is named, or to that of another tensor', function()
+    local x = ul.ones(3)
+    ul.set_default_device 'meta'
+    assert.equal('cpu', ul.zeros({ 2, device = 'cpu' }):device())
+    assert.equal('cpu', ul.zeros_like(x):device())
+    assert.same({ 2, 2, 2 }, (x + 1):tolist())
+    assert.same({ 2, 3, 4 }, ul.arange(2, 5, { device = 'cpu' }):tolist())
+  end)
+
+  local function refusal(name)
+    local ok, message = pcall(function() ul.set_default_device(name) end)
+    assert.is_false(ok)
+    return message
+  end
+
+  it('must be one that there is', function()
+    assert.matches("device_spec.lua:%d+: set_default_device: no device 'gpu'; there is cpu, meta$",
+                   refusal 'gpu')
+    assert.matches("no device 'cuda:0'; this build has no CUDA backend, there is cpu, meta$",
+                   refusal 'cuda:0')
+    assert.matches('device must be a string, got 3', refusal(3))
+    assert.equal('cpu', ul.default_device())
+  end)
+end)
+
+describe('ulysses-lua --device', function()
+  before_each(function()
+    if not program.path then pending 'no program beside the module' end
+  end)
+
+  it('sets it for the script', function()
+    local output, status = program.shell(
+      [[$P --device meta -e "print(require('ulysses').ones(2, 3))"]])
+    assert.same({ 'tensor [2, 3] f32 meta\n', 0 }, { output, status })
+  end)
+
+  it('says in one sentence what there is instead', function()
+    local cases = {
+      ['gpu'] = "--device: no device 'gpu'; there is cpu, meta",
+      ['cuda:0'] = "--device: no device 'cuda:0'; this build has no CUDA backend, "
+        .. 'there is cpu, meta',
+      [''] = '--device needs a name',
+    }
+    for name, sentence in pairs(cases) do
+      local output, status = program.shell('$P --device ' .. name)
+      assert.same({ 'ulysses-lua: ' .. sentence .. '\n', 1 }, { output, status })
+    end
+  end)
+end)
