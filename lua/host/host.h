@@ -157,7 +157,7 @@ void host_register(lua_State *L, int core, const host_function *functions);
 
 extern const host_function host_create[], host_views[], host_elementwise[], host_reduce[],
     host_layers[], host_losses[], host_optimizer[], host_nodes[], host_fields[], host_scopes[],
-    host_engine[];
+    host_engine[], host_json[];
 
 /* create.c: pushes a tensor (box) made from the nested table, or number, at i. */
 host_box *host_from_table(lua_State *L, int i, const char *op, int dtype, ul_device device);

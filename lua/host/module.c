@@ -102,7 +102,7 @@ int luaopen_ulysses_core(lua_State *L)
 {
     static const host_function *const all[] = {
         host_create,    host_views, host_elementwise, host_reduce, host_layers, host_losses,
-        host_optimizer, host_nodes, host_fields,      host_scopes, host_engine};
+        host_optimizer, host_nodes, host_fields,      host_scopes, host_engine, host_json};
     host_current = L;
     lua_newtable(L);
     int core = lua_gettop(L);

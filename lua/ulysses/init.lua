@@ -29,6 +29,7 @@ require 'ulysses.print'
 -- Parts of the library, loaded when they are first asked for.
 local parts = {
   nn = 'ulysses.nn', optim = 'ulysses.optim', data = 'ulysses.data', run = 'ulysses.train',
+  json = 'ulysses.json',
   recipe = 'ulysses.recipe', recompute = 'ulysses.recompute', gradcheck = 'ulysses.gradcheck',
 }
 
