@@ -34,6 +34,11 @@ local parts = {
 }
 
 return setmetatable(ul, {
+  __names = function()
+    local names = {}
+    for name in pairs(parts) do names[#names + 1] = name end
+    return names
+  end,
   __index = function(self, name)
     local part = parts[name]
     if not part then

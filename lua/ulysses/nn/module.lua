@@ -54,6 +54,13 @@ local function class(name)
       if value == nil then return new[field] end
       return value
     end,
+    __names = function(instance)
+      local names = {}
+      for _, field in ipairs(rawget(instance, NAMES)) do
+        if rawget(instance, FIELDS)[field] ~= nil then names[#names + 1] = field end
+      end
+      return names, new
+    end,
     __newindex = assign,
     __call = call,
     __tostring = Module.describe_tree,
