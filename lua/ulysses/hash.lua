@@ -26,4 +26,14 @@ local function text(s)
   return h
 end
 
-return { mix = mix, text = text }
+--- FNV-1a with words of 64 bits, of n integers at a pointer, as 16 hexadecimal digits.
+---@param from ffi.cdata* pointer to integers
+---@param n integer
+---@return string
+local function integers(from, n)
+  local h = 0xcbf29ce484222325ULL
+  for i = 0, n - 1 do h = bit.bxor(h, from[i]) * 0x100000001b3ULL end
+  return bit.tohex(h)
+end
+
+return { mix = mix, text = text, integers = integers }

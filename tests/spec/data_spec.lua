@@ -128,18 +128,46 @@ describe('data', function()
                 text:bigram_entropy(), 1e-12)
   end)
 
-  it('reads files, gzipped ones and patterns', function()
-    local name = os.tmpname()
-    local file = assert(io.open(name, 'w'))
-    file:write 'hello'
-    file:close()
-    assert.same({ 'hello' }, ul.data.read(name).documents)
-    assert.same({ 'hello' }, ul.data.read(name:gsub('.$', '?')).documents)
-    os.execute('gzip -k ' .. name)
-    assert.same({ 'hello' }, ul.data.read(name .. '.gz').documents)
-    os.remove(name)
-    os.remove(name .. '.gz')
-    assert.error_matches(function() ul.data.read(name) end, "data.read: no file '")
+  it('has a fingerprint that tells what has changed', function()
+    local function rows(text, length, size) return corpus(text):pack(length):batch(size) end
+    local own = rows('abcdef', 3, 2)
+    local fingerprint = own:fingerprint()
+    assert.same({ tokens = 7, hash = fingerprint.hash, length = 3, size = 2 }, fingerprint)
+    assert.matches('^%x+$', fingerprint.hash)
+    assert.equal(16, #fingerprint.hash)
+    assert.is_nil(own:difference(fingerprint))
+    assert.is_nil(rows('abcdef', 3, 2):difference(fingerprint))
+    local changed = {
+      ['a text of 7 tokens, not 8'] = rows('abcdefg', 3, 2),
+      ['another text of as many tokens'] = rows('abcdeg', 3, 2),
+      ['rows of 3 tokens, not 4'] = rows('abcdef', 4, 2),
+      ['batches of 2 rows, not 3'] = rows('abcdef', 3, 3),
+      ['a shuffle with seed none, not 5'] = rows('abcdef', 3, 2):shuffle { seed = 5 },
+    }
+    for sentence, other in pairs(changed) do
+      assert.equal(sentence, other:difference(fingerprint))
+    end
+    -- each part of a corpus has its own
+    local first, last = corpus('abcdefgh'):hold_out(0.5)
+    assert.not_equal(first:hash(), last:hash())
+  end)
+
+  it('takes documents that are there already', function()
+    assert.same({ 'a', 'b' }, ul.data.from({ 'a', 'b' }):documents())
+    assert.same({ 97, 257 }, ul.data.from('a'):tokenize('bytes').tokens:tolist())
+    assert.matches('data_spec.lua:%d+: data.from: document 2 is a number, not a string',
+                   select(2, pcall(function() ul.data.from { 'a', 3 } end)))
+    assert.error_matches(function() ul.data.from(3) end, 'document 1 is a number')
+  end)
+
+  it('takes a tokenizer of the caller, who gets strings', function()
+    local words = { vocab = 9, eos = 7, pad = 8 }
+    function words.count(text) return select(2, text:gsub('%a+', '')) end
+    function words.encode_into(text, ids)
+      local i = 0
+      for word in text:gmatch '%a+' do ids[i], i = #word, i + 1 end
+    end
+    assert.same({ 1, 2, 3, 7 }, ul.data.from('a bb ccc'):tokenize(words).tokens:tolist())
   end)
 
   it('says what is wrong', function()
@@ -147,7 +175,8 @@ describe('data', function()
     assert.error_matches(function() corpus('ab'):pack(2):at(1) end, 'with :batch%(n%)')
     assert.error_matches(function() corpus(''):pack(2):batch(1):at(1) end, 'less than two tokens')
     assert.error_matches(function() corpus('ab'):hold_out(1) end, 'between 0 and 1')
-    assert.error_matches(function() ul.data.from({}):tokenize 'byte' end, "no tokenizer 'byte'")
+    assert.error_matches(function() ul.data.from({}):tokenize 'byte' end,
+                         "no tokenizer 'byte'; there is 'bytes'")
     assert.error_matches(function() corpus('ab'):pack(2):shuffle { sed = 1 } end,
                          "shuffle: no option 'sed'; did you mean 'seed'")
   end)

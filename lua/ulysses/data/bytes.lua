@@ -1,11 +1,22 @@
 -- bytes.lua - the tokenizer that needs no vocabulary: a token is a byte.
+local ffi = require 'ffi'
+
 local bytes = { vocab = 260, bos = 256, eos = 257, pad = 258, unknown = 259 }
 
 --- Writes the tokens of `text` to ids[0], ids[1], ...; there are #text of them.
 ---@param text string
----@param ids any pointer to integers
+---@param ids ffi.cdata* pointer to integers
 function bytes.encode_into(text, ids)
-  for i = 1, #text do ids[i - 1] = text:byte(i) end
+  bytes.encode_bytes(ffi.cast('const uint8_t *', text), #text, ids)
+end
+
+--- The same for n bytes at a pointer. A tokenizer that has this makes one token of each byte, and
+--- spares a text in a file the way through a string.
+---@param from ffi.cdata* pointer to bytes
+---@param n integer
+---@param ids ffi.cdata* pointer to integers
+function bytes.encode_bytes(from, n, ids)
+  for i = 0, n - 1 do ids[i] = from[i] end
 end
 
 --- How many tokens `text` has.

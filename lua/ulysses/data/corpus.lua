@@ -1,5 +1,6 @@
 -- corpus.lua - all tokens of a text in one row, and where its documents begin.
 local ul = require 'ulysses'
+local hash = require 'ulysses.hash'
 local raise = require 'ulysses.raise'
 local rows = require 'ulysses.data.rows'
 
@@ -17,16 +18,30 @@ local function new(tokens, starts, tokenizer)
   return setmetatable(fields, Corpus)
 end
 
---- Documents one after the other, each with its end token.
+-- Writes the tokens of one document, a string or a string.buffer, to ids.
+local function encode(document, tokenizer, ids)
+  if type(document) == 'string' then
+    tokenizer.encode_into(document, ids)
+  else
+    tokenizer.encode_bytes(document:ref(), #document, ids)
+  end
+end
+
+--- Documents one after the other, each with its end token. They are strings or string.buffers.
 local function tokenize(documents, tokenizer)
-  local n = 0
-  for _, text in ipairs(documents) do n = n + tokenizer.count(text) + 1 end
-  local tokens, starts, at = ul.empty { n, dtype = 'i32' }, {}, 0
+  local n, counts, texts = 0, {}, {}
+  for i, document in ipairs(documents) do
+    local by_bytes = type(document) ~= 'string' and tokenizer.encode_bytes
+    texts[i] = by_bytes and document or tostring(document)
+    counts[i] = by_bytes and #document or tokenizer.count(texts[i])
+    n = n + counts[i] + 1
+  end
+  local tokens, starts, at = ul.empty { n, dtype = 'i32', device = 'cpu' }, {}, 0
   local ids = tokens:data()
-  for i, text in ipairs(documents) do
+  for i, text in ipairs(texts) do
     starts[i] = at
-    tokenizer.encode_into(text, ids + at)
-    at = at + tokenizer.count(text)
+    encode(text, tokenizer, ids + at)
+    at = at + counts[i]
     ids[at] = tokenizer.eos
     at = at + 1
   end
@@ -72,6 +87,13 @@ function Corpus:bigram_entropy()
     sum = sum - count * math.log(count / seen[math.floor(pair / vocab)])
   end
   return sum / math.max(1, self.n - 1)
+end
+
+--- A hash of all tokens, as 16 hexadecimal digits.
+---@return string
+function Corpus:hash()
+  self.digest = self.digest or hash.integers(self.tokens:data(), self.n)
+  return self.digest
 end
 
 --- Cuts the tokens into rows of `length` inputs and as many labels; the last row is filled up.

@@ -94,4 +94,31 @@ function Rows:once()
   end
 end
 
+--- What decides which rows come when, as plain values: a run keeps it in its checkpoints.
+---@return { tokens: integer, hash: string, length: integer, size: integer, seed: integer? }
+function Rows:fingerprint()
+  return { tokens = self.corpus.n, hash = self.corpus:hash(), length = self.length,
+           size = self.size, seed = self.seed }
+end
+
+local differences = {
+  { 'length', 'rows of %s tokens, not %s' }, { 'size', 'batches of %s rows, not %s' },
+  { 'seed', 'a shuffle with seed %s, not %s' }, { 'tokens', 'a text of %s tokens, not %s' },
+  { 'hash', 'another text of as many tokens' },
+}
+
+--- How an earlier fingerprint differs from this one ("rows of 512 tokens, not 1024"), or nil.
+---@param fingerprint table
+---@return string|nil
+function Rows:difference(fingerprint)
+  local own = self:fingerprint()
+  for _, difference in ipairs(differences) do
+    local field, sentence = unpack(difference)
+    if fingerprint[field] ~= own[field] then
+      return sentence:format(tostring(fingerprint[field] or 'none'), tostring(own[field] or 'none'))
+    end
+  end
+  return nil
+end
+
 return { new = new }

@@ -1,70 +1,77 @@
 -- text.lua - ul.data.read: documents of text from files, plain or gzipped.
 local corpus = require 'ulysses.data.corpus'
+local files = require 'ulysses.data.files'
 local raise = require 'ulysses.raise'
+local refuse = require 'ulysses.refuse'
+local sample = require 'ulysses.data.sample'
 
 ---@class Text
+---@field name string what it was read from
+---@field paths string[]|nil files, each a document
+---@field texts string[]|nil documents that are there already
 local Text = {}
 Text.__index = Text
 
--- For sh: nothing in it is special any more, or nothing but what patterns are made of.
-local function quote(path) return "'" .. path:gsub("'", "'\\''") .. "'" end
-local function quote_pattern(path) return (path:gsub('[^%w/._*?%[%]-]', '\\%0')) end
-
-local function output_of(command)
-  local pipe = assert(io.popen(command, 'r'))
-  local text = pipe:read '*a'
-  pipe:close()
-  return text
-end
-
-local function files_of(pattern)
-  local file = io.open(pattern)
-  if file then
-    file:close()
-    return { pattern }
-  end
-  local files = {}
-  if pattern:find '[*?[]' then
-    local listing = output_of('ls -d -- ' .. quote_pattern(pattern) .. ' 2>/dev/null')
-    for name in listing:gmatch '[^\n]+' do
-      files[#files + 1] = name
-    end
-  end
-  return files
-end
-
-local function contents(path)
-  if path:match '%.gz$' then return output_of('gzip -dc -- ' .. quote(path)) end
-  local file, why = io.open(path, 'rb')
-  if not file then raise('data.read: %s', why) end
-  local text = file:read '*a'
-  file:close()
-  return text
-end
-
 local tokenizers = { bytes = require 'ulysses.data.bytes' }
+
+--- The documents, as strings.
+---@return string[]
+function Text:documents()
+  if self.texts then return { unpack(self.texts) } end
+  local list = {}
+  for i, path in ipairs(self.paths) do
+    local bytes = files.read(path)
+    list[i] = bytes:tostring()
+    bytes:free()
+  end
+  return list
+end
 
 --- Turns each document into tokens and an end-of-document token.
 ---@param tokenizer string|table 'bytes', or what has count, encode_into, eos, pad and vocab
+---@return Corpus
 function Text:tokenize(tokenizer)
   local chosen = tokenizers[tokenizer] or tokenizer
-  if type(chosen) ~= 'table' then
-    raise("tokenize: no tokenizer '%s'; there is 'bytes'", tostring(tokenizer))
+  if type(chosen) == 'string' then
+    refuse("tokenize: no tokenizer '%s'; there is 'bytes'", chosen)
+  elseif type(chosen) ~= 'table' then
+    raise('tokenize: expected the name of a tokenizer or a table, got a %s', type(chosen))
   end
-  return corpus.tokenize(self.documents, chosen)
+  if self.texts then return corpus.tokenize(self.texts, chosen) end
+  local documents, total = {}, 0
+  for i, path in ipairs(self.paths) do
+    documents[i] = files.read(path)
+    total = total + #documents[i]
+  end
+  if total == 0 then refuse("data.read: '%s' is empty", self.name) end
+  local tokens = corpus.tokenize(documents, chosen)
+  for _, bytes in ipairs(documents) do bytes:free() end
+  return tokens
 end
 
---- Reads a file, or all that match a pattern (docs/*.md): one document each.
+--- A file, or all that match a pattern (docs/*.md): one document each. They are read when they are
+--- asked for; what is not there is refused now.
 ---@param pattern string
+---@return Text
 local function read(pattern)
-  local documents = {}
-  for i, path in ipairs(files_of(pattern)) do documents[i] = contents(path) end
-  if #documents == 0 then raise("data.read: no file '%s'", pattern) end
-  return setmetatable({ documents = documents }, Text)
+  if type(pattern) ~= 'string' then
+    raise('data.read: expected the name of a file, got a %s', type(pattern))
+  end
+  sample.announce(pattern)
+  return setmetatable({ name = pattern, paths = files.find(pattern) }, Text)
 end
 
 --- The same for texts that are there already.
 ---@param documents string[]
-local function from(documents) return setmetatable({ documents = documents }, Text) end
+---@return Text
+local function from(documents)
+  if type(documents) == 'string' then documents = { documents } end
+  for i, text in ipairs(type(documents) == 'table' and documents or { documents }) do
+    if type(text) ~= 'string' then
+      raise('data.from: document %d is a %s, not a string', i, type(text))
+    end
+  end
+  return setmetatable({ name = 'a text', texts = documents }, Text)
+end
 
 return { read = read, from = from }
