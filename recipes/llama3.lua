@@ -39,9 +39,9 @@ end
 function FeedForward:forward(x) return self.down(F.swiglu(self.gate(x), self.up(x))) end
 
 local Block = nn.class 'Block'
-function Block:init(c)
+function Block:init(c, attention)
   self.attention_norm = nn.RMSNorm(c.dim, { eps = c.eps })
-  self.attention = Attention(c)
+  self.attention = attention
   self.ffn_norm = nn.RMSNorm(c.dim, { eps = c.eps })
   self.ffn = FeedForward(c)
 end
@@ -51,24 +51,37 @@ function Block:forward(x, rope, docs)
 end
 
 local Llama = nn.class 'Llama'
+Llama.Attention = Attention                  -- another model may have another (see mistral.lua)
 function Llama:init(c)
-  self.head_dim, self.rope_theta = c.dim / c.n_heads, c.rope_theta
+  self.rope_theta = c.rope_theta
   self.embed = nn.Embedding(c.vocab, c.dim)
   self.layers = nn.List()
-  for _ = 1, c.n_layers do self.layers:append(Block(c)) end
+  for _ = 1, c.n_layers do self.layers:append(Block(c, self.Attention(c))) end
   self.norm = nn.RMSNorm(c.dim, { eps = c.eps })
   self.head = c.tied and self.embed or nn.Linear(c.dim, c.vocab, { std = 1 / c.dim })
 end
+function Llama:hidden(inputs, positions, docs)
+  local x, head_dim = self.embed(inputs), self.layers[1].attention.head_dim
+  local rope = F.rope_table(positions, head_dim, { theta = self.rope_theta, dtype = x:dtype() })
+  for _, block in ipairs(self.layers) do x = block(x, rope, docs) end
+  return self.norm(x)
+end
 function Llama:forward(batch)
-  local rope = F.rope_table(batch.positions, self.head_dim, { theta = self.rope_theta })
-  local x = self.embed(batch.inputs)
-  for _, block in ipairs(self.layers) do x = block(x, rope, batch.docs) end
-  return batch:mean(F.linear_cross_entropy(self.norm(x), self.head.weight, batch.targets))
+  local x = self:hidden(batch.inputs, batch.positions, batch.docs)
+  return batch:mean(F.linear_cross_entropy(x, self.head.weight, batch.targets))
+end
+--- What comes after each token of inputs [B, T]: [B, T, vocab], or of the last one alone where
+--- { last = true } is given: [B, 1, vocab].
+function Llama:logits(inputs, given)
+  local _, T = inputs:size()
+  local x = self:hidden(inputs, ul.arange(T, { dtype = 'i64', device = inputs:device() }))
+  if given and given.last then x = x:narrow(2, T, 1) end
+  return F.linear(x, self.head.weight)
 end
 recipe.model = Llama
 
-function recipe.train(cfg)
-  local model = Llama(cfg.model):to(cfg.dtype):init_weights { seed = cfg.seed }
+function recipe.train(cfg, Model)            -- Model: another class, of the same settings
+  local model = (Model or Llama)(cfg.model):to(cfg.dtype):init_weights { seed = cfg.seed }
   local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay })
   local text = ul.data.read(cfg.data):tokenize(cfg.tokenizer)
   local train, held_out = text:hold_out(cfg.held_out)

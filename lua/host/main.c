@@ -93,28 +93,28 @@ static const char *push_dir(lua_State *L, const char *in_source, const char *fro
     return lua_pushfstring(L, "%s/%s", program, from_program);
 }
 
-/* Puts what is on top of the stack before the search path of this name. */
-static void search_first(lua_State *L, const char *name)
+/* Puts `before` and `after`, of which one may be empty, around the search path of this name. */
+static void search(lua_State *L, const char *name, const char *before, const char *after)
 {
     lua_getglobal(L, "package");
-    lua_insert(L, -2);
-    lua_getfield(L, -2, name);
-    lua_concat(L, 2);
-    lua_setfield(L, -2, name);
-    lua_pop(L, 1);
+    lua_getfield(L, -1, name);
+    lua_pushfstring(L, "%s%s%s", before, lua_tostring(L, -1), after);
+    lua_setfield(L, -3, name);
+    lua_pop(L, 2);
 }
 
 /* Where require finds the library and the engine: the same files as for stock luajit, and only when
- * they are asked for.
+ * they are asked for. Recipes come last: one's own, in this folder, before those that came along.
  */
 static void open_ulysses(lua_State *L)
 {
     luaL_openlibs(L);
     const char *folder = push_dir(L, UL_LUA_DIR, UL_LUA_FROM_PROGRAM);
-    lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;", folder, folder);
-    search_first(L, "path");
-    lua_pushfstring(L, "%s/?.so;", push_dir(L, UL_BUILD_DIR, UL_MODULES_FROM_PROGRAM));
-    search_first(L, "cpath");
+    const char *recipes = push_dir(L, UL_RECIPES_DIR, UL_RECIPES_FROM_PROGRAM);
+    search(L, "path", lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;", folder, folder),
+           lua_pushfstring(L, ";%s/?.lua", recipes));
+    const char *modules = push_dir(L, UL_BUILD_DIR, UL_MODULES_FROM_PROGRAM);
+    search(L, "cpath", lua_pushfstring(L, "%s/?.so;", modules), "");
     lua_settop(L, 0);
 }
 

@@ -458,7 +458,7 @@ function F.embedding(ids, w) end
 ---@field theta? number 10000
 ---@field inv_freq? Tensor f64 [head_dim / 2], instead of theta
 ---@field scale? number of the table, 1
----@field dtype? 'f32'|'f64'
+---@field dtype? Dtype of what it will turn (f32); bf16 is turned by an f32 table
 
 --- For positions (i64, 0-based) [T] or [B, T].
 ---@param positions Tensor

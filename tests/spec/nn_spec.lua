@@ -21,6 +21,21 @@ describe('nn', function()
     assert.equal(4 * 3 + 3 + 4 * 2, Pair(4):n_parameters())
   end)
 
+  it('takes from its parent what a class does not define', function()
+    local Swapped = nn.class('Swapped', Pair)
+    function Swapped:forward(x)
+      local first, second = Pair.forward(self, x)
+      return second, first
+    end
+    local swapped, x = Swapped(4), ul.randn(1, 4)
+    assert.same({ 'second.weight', 'second.bias', 'first.weight' }, names(swapped))
+    assert.same({ 1, 3 }, { swapped(x):size() })
+    assert.matches('^Swapped  %(23%)', tostring(swapped))
+    assert.equal('Pair', Pair(4).class_name)
+    assert.error_matches(function() nn.class('Odd', swapped) end,
+                         "nn.class 'Odd': the parent is no class")
+  end)
+
   it('numbers the modules of a list', function()
     local list = nn.List { nn.Linear(2, 3), nn.RMSNorm(3) }
     list:append(nn.Linear(3, 1))

@@ -20,6 +20,19 @@ describe('ulysses-lua', function()
     assert.equal('table\n', (shell '$P -l ulysses -e "print(type(require(\'ulysses.core\')))"'))
   end)
 
+  it('finds the recipes from anywhere, one\'s own first', function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    local own = [[return { name = "own" }]]
+    local name = [[-e 'print(require("recipes.llama3").name)']]
+    local output = shell(([[
+      P=$(realpath $P) && mkdir -p %s/recipes && cd %s && $P -l recipes.mistral %s
+      echo '%s' >recipes/llama3.lua && $P %s
+    ]]):format(folder, folder, name, own, name))
+    shell('rm -r ' .. folder)
+    assert.equal('llama3\nown\n', output)
+  end)
+
   it('prints an error with the traceback from where it was raised', function()
     local output, status = run [[
       local ul = require 'ulysses'

@@ -35,12 +35,16 @@ local function call(self, ...)
 end
 
 --- A class of modules: give it `init` and `forward`. Calling the class makes an instance, calling
---- the instance runs `forward` in a scope.
+--- the instance runs `forward` in a scope. What it does not define itself it has from `parent`.
 ---@param name string
+---@param parent table? another class
 ---@return table
-local function class(name)
+local function class(name, parent)
+  if parent ~= nil and not (type(parent) == 'table' and rawget(parent, 'instances')) then
+    raise("nn.class '%s': the parent is no class", name)
+  end
   local new = setmetatable({ class_name = name }, {
-    __index = Module,
+    __index = parent or Module,
     __call = function(self, ...)
       local instance = setmetatable(
         { [FIELDS] = {}, [NAMES] = {}, [KNOWN] = {}, [PARAMETERS] = {} }, self.instances)

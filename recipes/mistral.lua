@@ -1,0 +1,41 @@
+-- mistral.lua - a Mistral, trained from scratch on bytes of text: llama3.lua, but a token sees only
+-- the last few tokens of the layer below, and heads may be wider than their share of dim.
+--
+--   ulysses-lua recipes/mistral.lua model.window=64 model.head_dim=64
+local ul = require 'ulysses'
+local llama3 = require 'recipes.llama3'
+local nn, F = ul.nn, ul.F
+
+local recipe = ul.recipe 'mistral' {
+  model = { vocab = 260, dim = 256, n_layers = 4, n_heads = 8, n_kv_heads = 2, head_dim = 32,
+            window = 128,                    -- tokens that one sees, itself among them; 0: all
+            ffn = 688, rope_theta = 10000, eps = 1e-5, tied = false },
+  data = ul.data.sample(), tokenizer = 'bytes', held_out = 0.05,
+  seq_len = 512, batch = 2, accumulate = 1, steps = 600, lr = 1e-3, warmup = 30, clip = 1.0,
+  weight_decay = 0.1, dtype = 'f32', seed = 1, log_every = 10,
+}
+
+local Attention = nn.class 'Attention'
+function Attention:init(c)
+  self.head_dim, self.window = c.head_dim, c.window
+  self.wq = nn.Linear(c.dim, c.n_heads * c.head_dim)
+  self.wk = nn.Linear(c.dim, c.n_kv_heads * c.head_dim)
+  self.wv = nn.Linear(c.dim, c.n_kv_heads * c.head_dim)
+  self.wo = nn.Linear(c.n_heads * c.head_dim, c.dim, { std = 0.02 / math.sqrt(2 * c.n_layers) })
+end
+function Attention:forward(x, rope, docs)
+  local B, T = x:size()
+  local q = F.rope(self.wq(x):view(B, T, -1, self.head_dim), rope)
+  local k = F.rope(self.wk(x):view(B, T, -1, self.head_dim), rope)
+  local v = self.wv(x):view(B, T, -1, self.head_dim)
+  local o = F.attention(q, k, v, { causal = true, docs = docs, window = self.window })
+  return self.wo(o:view(B, T, -1))
+end
+
+local Mistral = nn.class('Mistral', llama3.model)
+Mistral.Attention = Attention
+recipe.model = Mistral
+
+function recipe.train(cfg) return llama3.train(cfg, Mistral) end
+
+return recipe:main()
