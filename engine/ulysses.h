@@ -359,7 +359,7 @@ typedef struct ul_sgd_options {
 } ul_sgd_options;
 int ul_sgd_(ul_tensor *p, ul_tensor *grad, ul_tensor *momentum, ul_tensor *master,
             const ul_sgd_options *options);
-/* sqrt of the sum of squares over all tensors, summed in f64 in the order given. */
+/* sqrt of the sum of squares over all tensors, summed in f64 in the order given; NaN on meta. */
 int ul_global_norm(double *norm, ul_tensor *const *xs, int n);
 /* Scales all by max_norm / (norm + 1e-6) where that is below 1 (as PyTorch); *norm is the norm
  * before. */

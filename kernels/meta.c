@@ -2,6 +2,8 @@
  *
  * Compiled once for each dtype, with UL_TYPE = f32 | bf16 | f64 | i32 | i64 | u8.
  */
+#include <math.h>
+
 #include "kernels.h"
 
 #define PASTE(a, b) a##b
@@ -159,7 +161,7 @@ static int meta_attention_work(ul_stream *s, int64_t *forward, int64_t *backward
 
 static int meta_sum_squares(ul_stream *s, double *out, const void *x, int64_t n)
 {
-    *out = 0;
+    *out = NAN;
     return count(2 * (double)n, (double)n * E);
 }
 

@@ -95,7 +95,7 @@ static int sum_squares(double *sum, const ul_tensor *x)
     ul_tensor *flat;
     UL_TRY(ul__check_float("global_norm", "x", x));
     UL_TRY(ul_tensor_is_contiguous(x) ? ul__alias(&flat, x) : ul__compact(&flat, x));
-    *sum = 0; /* what it stays on meta */
+    *sum = 0;
     int rc = ul__kernels(x)->sum_squares(ul__stream(x), sum, ul__data(flat), ul_tensor_size(x));
     ul_tensor_free(flat);
     return rc;
@@ -132,7 +132,8 @@ int ul_clip_grad_norm_(double *norm, ul_tensor *const *xs, int n, double max_nor
                max_norm);
     UL_TRY(ul_global_norm(&before, xs, n));
     double factor = max_norm / (before + 1e-6);
-    for (int i = 0; i < n && factor < 1; i++) UL_TRY(scale_in_place(xs[i], factor));
+    for (int i = 0; i < n; i++) /* on meta, where no norm is known, for what it costs */
+        if (factor < 1 || xs[i]->storage->device == UL_META) UL_TRY(scale_in_place(xs[i], factor));
     *norm = before;
     return UL_OK;
 }

@@ -55,6 +55,41 @@ describe('the default device', function()
   end)
 end)
 
+describe('on meta', function()
+  before_each(function() ul.set_default_device 'meta' end)
+  after_each(function() ul.set_default_device 'cpu' end)
+
+  it('a batch has the shapes that it has on the cpu', function()
+    local function shapes()
+      local data = ul.data.from({ 'abcd', 'efg', 'hijklmno' }):tokenize('bytes'):pack(6):batch(2)
+      local batch = data:at(1)
+      return { batch.inputs.shape, batch.targets.shape, batch.positions.shape, batch.docs.shape,
+               batch.count, batch.denominator }, batch.docs:device()
+    end
+    local there, device = shapes()
+    assert.equal('meta', device)
+    ul.set_default_device 'cpu'
+    assert.same(shapes(), there)
+  end)
+
+  it('a batch of tensors counts every label', function()
+    local ids = ul.zeros { 2, 3, dtype = 'i64' }
+    assert.equal(6, ul.data.batch(ids, ids).count)
+  end)
+
+  it('no loss and no norm is known', function()
+    local batch = ul.data.from({ 'some text' }):tokenize('bytes'):pack(4):batch(1):at(1)
+    local w = ul.randn(4, 260):requires_grad_()
+    local optim = ul.optim.adamw({ w }, { lr = 1 })
+    local x = ul.randn(1, 4, 4)
+    batch:mean(ul.F.linear_cross_entropy(x, w:t():contiguous(), batch.targets)):backward()
+    local loss, norm, clipped = batch:loss(), optim:norm(), optim:clip(1)
+    assert.is_true(loss ~= loss and norm ~= norm and clipped ~= clipped)
+    optim:step()
+    assert.has_error(function() return x:sum():item() end)
+  end)
+end)
+
 describe('ulysses-lua --device', function()
   before_each(function()
     if not program.path then pending 'no program beside the module' end

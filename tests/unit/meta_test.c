@@ -1,4 +1,6 @@
 /* meta_test.c - the meta tables: costs, results left on the host, visible pairs of attention. */
+#include <math.h>
+
 #include "check.h"
 #include "values.h"
 
@@ -59,7 +61,7 @@ static void results(void)
     ul_kernels_meta_i64.find_outside(NULL, &at, &token, 10, 0, 5, -1);
     ul_kernels_meta_f32.attention_work(NULL, &forward, &backward, &a);
     ul_kernels_meta_f32.sum_squares(NULL, &sum, &token, 10);
-    CHECK(at == -1 && forward == 0 && backward == 0 && sum == 0);
+    CHECK(at == -1 && forward == 0 && backward == 0 && isnan(sum));
     counted();
 }
 

@@ -14,6 +14,10 @@ local IGNORE = -100
 local Batch = {}
 Batch.__index = Batch
 
+-- Rows are read and written on the host; the batch lies where the model is.
+local function host(B, T) return ul.empty { B, T, dtype = 'i64', device = 'cpu' } end
+local function moved(t) return t:to(ul.default_device()) end
+
 -- A step's batch and the micro-batches cut from it share the losses that were reported.
 local function new(fields, parent)
   fields.count = 0
@@ -28,14 +32,11 @@ local function mark_documents(fields, rows, length)
   local several = false
   for _, row in ipairs(rows) do several = several or #row.starts > 1 end
   if not several then
-    fields.positions = ul.empty { length, dtype = 'i64' }
-    local p = fields.positions:data()
-    for t = 0, length - 1 do p[t] = t end
+    fields.positions = ul.arange(length)
     return
   end
-  local offsets = {}
-  fields.positions = ul.empty { #rows, length, dtype = 'i64' }
-  local p = fields.positions:data()
+  local offsets, positions = {}, host(#rows, length)
+  local p = positions:data()
   for b, row in ipairs(rows) do
     local base = (b - 1) * length
     for i, start in ipairs(row.starts) do
@@ -45,14 +46,14 @@ local function mark_documents(fields, rows, length)
     end
   end
   offsets[#offsets + 1] = #rows * length
+  fields.positions = moved(positions)
   fields.docs = ul.tensor(offsets, { dtype = 'i64' })
 end
 
 --- Makes the batch of some rows { first =, starts = } of a corpus (see rows.lua). The label of a
 --- token is the token after it, shifted here on the whole row; none across documents.
 local function assemble(corpus, rows, length)
-  local inputs = ul.empty { #rows, length, dtype = 'i64' }
-  local targets = ul.empty { #rows, length, dtype = 'i64' }
+  local inputs, targets = host(#rows, length), host(#rows, length)
   local x, y, tokens = inputs:data(), targets:data(), corpus.tokens:data()
   local n, pad = corpus.n, corpus.tokenizer.pad
   for b, row in ipairs(rows) do
@@ -66,7 +67,7 @@ local function assemble(corpus, rows, length)
     for _, boundary in ipairs(row.boundaries) do y[base + boundary - 1] = IGNORE end
     row.count = count - #row.boundaries
   end
-  local fields = { inputs = inputs, targets = targets, rows = rows }
+  local fields = { inputs = moved(inputs), targets = moved(targets), rows = rows }
   mark_documents(fields, rows, length)
   return new(fields)
 end
@@ -76,11 +77,14 @@ end
 ---@param targets userdata i64 [B, T]
 local function from(inputs, targets)
   local B, T = inputs:size()
-  local rows, y = {}, targets:data()
+  local rows, y = {}, targets:device() == 'cpu' and targets:data()
   for b = 1, B do
-    local count = 0
-    for i = (b - 1) * T, b * T - 1 do
-      if y[i] ~= IGNORE then count = count + 1 end
+    local count = T -- on meta there is nothing to look at: every label counts
+    if y then
+      count = 0
+      for i = (b - 1) * T, b * T - 1 do
+        if y[i] ~= IGNORE then count = count + 1 end
+      end
     end
     rows[b] = { starts = { 0 }, count = count }
   end
@@ -125,11 +129,12 @@ function Batch:mean(sum)
   return loss
 end
 
---- The step's loss: what was reported so far. Reading it ends the reports.
+--- The step's loss: what was reported so far, NaN on meta. Reading it ends the reports.
 ---@return number
 function Batch:loss()
   for i, loss in ipairs(self.losses) do
-    self.losses.total = (self.losses.total or 0) + loss:item()
+    local value = loss:device() == 'meta' and 0 / 0 or loss:item()
+    self.losses.total = (self.losses.total or 0) + value
     loss:free()
     self.losses[i] = nil
   end
