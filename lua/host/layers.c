@@ -100,7 +100,7 @@ static int rope_table(lua_State *L)
                   (long long)ul_tensor_size(inv_freq), (long long)head_dim / 2);
     if (rc == UL_OK)
         rc = ul_rope_table(&cosine->t, &sine->t, positions, own ? own : inv_freq, scale,
-                           ul_dtype_acc((ul_dtype)dtype));
+                           dtype == UL_BF16 ? UL_F32 : (ul_dtype)dtype);
     ul_tensor_free(own);
     host_check(L, rc);
     lua_insert(L, -3);
