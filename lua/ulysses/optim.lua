@@ -2,48 +2,10 @@
 local ul = require 'ulysses'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
+local read_groups = require 'ulysses.parameter_groups'
 
 local Optimizer = {}
 Optimizer.__index = Optimizer
-
--- Norms, biases and embeddings keep their size: decay is for the matrices of products.
-local function decays(parameter, owner) return parameter:dim() > 1 and not owner.no_decay end
-
--- Lists the parameters of a module, or of a list of groups { parameters = , weight_decay = ,
--- lr_scale = } where each `parameters` is a module or a list of tensors.
-local function read_groups(caller, what, weight_decay)
-  local entries = {}
-  local function add(parameters, group)
-    if type(parameters) == 'table' and parameters.named_parameters then
-      for name, parameter, owner in parameters:named_parameters() do
-        local decay = group.weight_decay
-        if not decay then decay = decays(parameter, owner) and weight_decay or 0 end
-        entries[#entries + 1] = { name = name, parameter = parameter, weight_decay = decay,
-                                  lr_scale = group.lr_scale }
-      end
-    else
-      for _, parameter in ipairs(parameters) do
-        entries[#entries + 1] = { name = ('parameter %d'):format(#entries + 1),
-                                  parameter = parameter,
-                                  weight_decay = group.weight_decay or weight_decay,
-                                  lr_scale = group.lr_scale }
-      end
-    end
-  end
-  local known = { parameters = options.none, weight_decay = options.none, lr_scale = 1 }
-  if type(what) == 'table' and not what.named_parameters and type(what[1]) == 'table'
-    and what[1].parameters then
-    for _, group in ipairs(what) do
-      add(group.parameters, options.read(caller .. ': group', group, known))
-    end
-  elseif type(what) == 'table' then
-    add(what, { lr_scale = 1 })
-  end
-  if #entries == 0 then
-    raise('%s: expected a module, a list of parameters or a list of groups', caller)
-  end
-  return entries
-end
 
 -- Statistics have the type of accumulators: f32 beside bf16 parameters, whose own f32 copy
 -- ("master") takes the steps too small for bf16 to see.
@@ -92,7 +54,9 @@ end
 
 --- Drops the gradients.
 function Optimizer:zero_grad()
-  for _, entry in ipairs(self.entries) do entry.parameter.grad = nil end
+  for _, entry in ipairs(self.entries) do
+    if entry.parameter.grad then entry.parameter.grad = nil end -- frozen ones have none
+  end
 end
 
 --- Iterates over the name and tensor of all that a checkpoint must keep beside the parameters:
@@ -117,31 +81,56 @@ end
 
 local optim = {}
 
+-- A frozen parameter has no statistics; it gets them with its first gradient.
+local function start_adamw(entry)
+  entry.exp_avg, entry.exp_avg_sq = zeros_for(entry.parameter), zeros_for(entry.parameter)
+  entry.master = master_for(entry.parameter)
+end
+
 local function update_adamw(self, entry, grad)
+  if not entry.exp_avg then start_adamw(entry) end
   ul.adamw_(entry.parameter, grad, entry.exp_avg, entry.exp_avg_sq, {
     master = entry.master, lr = self.lr * entry.lr_scale, betas = self.betas, eps = self.eps,
     weight_decay = entry.weight_decay, step = self.steps,
   })
 end
 
---- Adam with decoupled weight decay. `what`: a module, a list of parameters, or a list of groups
---- { parameters =, weight_decay =, lr_scale = }. In a module, norms, biases and embeddings do not
---- decay. optim.lr may be changed between steps.
+--- Adam with decoupled weight decay. In a module, norms, biases and embeddings do not decay.
+--- optim.lr may be changed between steps.
+---
+--- `what` is a module, a list of parameters, or a list of { parameters =, weight_decay =,
+--- lr_scale = }. `groups` treats some by name, the first that matches deciding:
+---     groups = { { match = 'embed', lr_scale = 0.1 }, { match = '*norm', weight_decay = 0.1 } }
+--- A group's weight_decay is for all that it names; lr_scale multiplies optim.lr.
 ---@param what table
----@param given { lr: number?, betas: number[]?, eps: number?, weight_decay: number? }?
+---@param given { lr: number?, betas: number[]?, eps: number?, weight_decay: number?,
+---  groups: table? }?
 function optim.adamw(what, given)
-  local read = options.read('optim.adamw', given,
-                            { lr = 1e-3, betas = { 0.9, 0.95 }, eps = 1e-8, weight_decay = 0.1 })
-  local entries = read_groups('optim.adamw', what, read.weight_decay)
+  local read = options.read('optim.adamw', given, {
+    lr = 1e-3, betas = { 0.9, 0.95 }, eps = 1e-8, weight_decay = 0.1, groups = {},
+  })
+  for i = 1, 2 do
+    local beta = read.betas[i]
+    if #read.betas ~= 2 or type(beta) ~= 'number' or not (beta >= 0 and beta < 1) then
+      raise('optim.adamw: betas must be two numbers from 0 to below 1')
+    end
+  end
+  local entries = read_groups('optim.adamw', what, read.weight_decay, read.groups)
   for _, entry in ipairs(entries) do
-    entry.exp_avg, entry.exp_avg_sq = zeros_for(entry.parameter), zeros_for(entry.parameter)
-    entry.master = master_for(entry.parameter)
+    if entry.parameter.requires_grad then start_adamw(entry) end
   end
   return optimizer(entries, { lr = read.lr, betas = read.betas, eps = read.eps,
                               update = update_adamw })
 end
 
+local function start_sgd(entry, momentum)
+  entry.velocity = momentum > 0 and zeros_for(entry.parameter) or nil
+  entry.master = master_for(entry.parameter)
+  entry.started = true
+end
+
 local function update_sgd(self, entry, grad)
+  if not entry.started then start_sgd(entry, self.momentum) end
   ul.sgd_(entry.parameter, grad, {
     velocity = entry.velocity, master = entry.master, lr = self.lr * entry.lr_scale,
     momentum = self.momentum, weight_decay = entry.weight_decay, nesterov = self.nesterov,
@@ -150,36 +139,23 @@ end
 
 --- Stochastic gradient descent, with momentum if asked for.
 ---@param what table as for adamw
----@param given { lr: number?, momentum: number?, nesterov: boolean?, weight_decay: number? }?
+---@param given { lr: number?, momentum: number?, nesterov: boolean?, weight_decay: number?,
+---  groups: table? }?
 function optim.sgd(what, given)
-  local read = options.read('optim.sgd', given,
-                            { lr = 1e-2, momentum = 0, nesterov = false, weight_decay = 0 })
-  local entries = read_groups('optim.sgd', what, read.weight_decay)
+  local read = options.read('optim.sgd', given, {
+    lr = 1e-2, momentum = 0, nesterov = false, weight_decay = 0, groups = {},
+  })
+  if not (read.momentum >= 0 and read.momentum < 1) then
+    raise('optim.sgd: momentum must lie from 0 to below 1, got %g', read.momentum)
+  end
+  local entries = read_groups('optim.sgd', what, read.weight_decay, read.groups)
   for _, entry in ipairs(entries) do
-    entry.velocity = read.momentum > 0 and zeros_for(entry.parameter) or nil
-    entry.master = master_for(entry.parameter)
+    if entry.parameter.requires_grad then start_sgd(entry, read.momentum) end
   end
   return optimizer(entries, { lr = read.lr, momentum = read.momentum, nesterov = read.nesterov,
                               update = update_sgd })
 end
 
--- Schedules: the learning rate at a step (from 1), from the settings lr, steps, warmup (steps of a
--- linear rise, 0) and min_lr (where it ends, a tenth of lr).
-local function schedule(caller, fall)
-  return function(step, settings)
-    local lr, steps = rawget(settings, 'lr'), rawget(settings, 'steps')
-    if not lr or not steps then raise('%s: the settings need lr and steps', caller) end
-    local warmup = rawget(settings, 'warmup') or 0
-    local least = rawget(settings, 'min_lr') or lr / 10
-    if step <= warmup then return lr * step / warmup end
-    local progress = math.min(1, (step - warmup) / math.max(1, steps - warmup))
-    return least + (lr - least) * fall(progress)
-  end
-end
-
---- Down to min_lr along half a cosine.
-optim.cosine = schedule('optim.cosine', function(t) return (1 + math.cos(math.pi * t)) / 2 end)
---- Down to min_lr along a line.
-optim.linear = schedule('optim.linear', function(t) return 1 - t end)
+for name, schedule in pairs(require 'ulysses.schedule') do optim[name] = schedule end
 
 return optim

@@ -22,7 +22,8 @@ local function strangeness(name, candidate)
   if #long < #short then long, short = short, long end
   if long:gsub('(%w)%w*_?', '%1') == short then return 1 end
   if #short > 2 and long:find(short, 1, true) then return 2 end
-  return distance(name, candidate)
+  local edits = distance(name, candidate)
+  return edits < #short and edits or math.huge -- else they have nothing in common
 end
 
 --- "; did you mean 'lr'?" for the candidate nearest to `name`, or '' where none is near.
@@ -37,7 +38,7 @@ return function(name, candidates)
     local d = strangeness(name, candidate)
     if not least or d < least then best, least = candidate, d end
   end
-  if best and least <= math.max(2, math.floor(#name / 3)) then
+  if least and least <= math.max(2, math.floor(#name / 3)) then
     return ("; did you mean '%s'?"):format(best)
   end
   return ''

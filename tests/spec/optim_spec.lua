@@ -94,17 +94,121 @@ describe('optim', function()
     assert.equal(2, groups.entries[1].lr_scale)
   end)
 
-  it('schedules', function()
-    local settings = { lr = 1, warmup = 10, steps = 110, min_lr = 0.2 }
-    for name, halfway in pairs { cosine = 0.6, linear = 0.6 } do
-      assert.near(0.1, optim[name](1, settings), 1e-12)
-      assert.near(1, optim[name](10, settings), 1e-12)
-      assert.near(halfway, optim[name](60, settings), 1e-12)
-      assert.near(0.2, optim[name](110, settings), 1e-12)
-      assert.near(0.2, optim[name](200, settings), 1e-12)
+  local function decays_and_scales(optimizer)
+    local list = {}
+    for i, entry in ipairs(optimizer.entries) do
+      list[i] = ('%s %g %g'):format(entry.name, entry.weight_decay, entry.lr_scale)
     end
-    assert.near(0.1, optim.cosine(5, { lr = 1, steps = 5 }), 1e-12)
-    assert.error_matches(function() optim.cosine(1, { steps = 1 }) end, 'need lr and steps')
+    return list
+  end
+
+  local function stack()
+    local list = nn.List()
+    for _ = 1, 11 do list:append(nn.Linear(2, 2, { bias = true })) end
+    local Model = nn.class 'Model'
+    function Model:init()
+      self.embed = nn.Embedding(3, 2)
+      self.layers = nn.List { list[1], list[2] }
+      self.in_norm = nn.RMSNorm(2)
+    end
+    return Model(), list
+  end
+
+  it('groups parameters by parts of their names, the first match deciding', function()
+    local model, list = stack()
+    assert.same({ 'embed.weight 0 0.1', 'layers.1.weight 0.3 1', 'layers.1.bias 0 3',
+                  'layers.2.weight 0.5 2', 'layers.2.bias 0 3', 'in_norm.weight 0.2 1' },
+                decays_and_scales(optim.adamw(model, { weight_decay = 0.3, groups = {
+                  { match = 'embed', lr_scale = 0.1 }, { match = 'bias', lr_scale = 3 },
+                  { match = 'layers.2', lr_scale = 2, weight_decay = 0.5 },
+                  { match = '*norm', weight_decay = 0.2 },
+                } })))
+    -- whole parts: 1 is not in 10 or 11
+    local scaled = {}
+    local sgd = optim.sgd(list, { groups = { { match = '1', lr_scale = 2 } } })
+    for _, entry in ipairs(sgd.entries) do
+      if entry.lr_scale == 2 then scaled[#scaled + 1] = entry.name end
+    end
+    assert.same({ '1.weight', '1.bias' }, scaled)
+  end)
+
+  it('scales the rate of a group', function()
+    local linear = nn.Linear(1, 1, { bias = true })
+    linear.weight.grad, linear.bias.grad = ul.ones(1, 1), ul.ones(1)
+    linear.weight:detach():fill_(0)
+    local sgd = optim.sgd(linear, { lr = 1, groups = { { match = 'bias', lr_scale = 0.25 } } })
+    sgd:step()
+    assert.near({ { { -1 } }, { -0.25 } }, { linear.weight:tolist(), linear.bias:tolist() })
+  end)
+
+  local function raised(f)
+    local ok, message = pcall(f)
+    assert.is_false(ok)
+    assert.matches('^tests/spec/optim_spec.lua:%d+: ', message)
+    return (message:gsub('^.-: ', ''))
+  end
+
+  it('names the parameters where a pattern matches none', function()
+    local model = stack()
+    local function groups(...)
+      local list = { ... }
+      return raised(function() optim.adamw(model, { groups = list }) end)
+    end
+    assert.equal("optim.adamw: group 2: 'embd' matches none of embed.weight, layers.1.weight, "
+                 .. "layers.1.bias, layers.2.weight, layers.2.bias, in_norm.weight; "
+                 .. "did you mean 'embed'?", groups({ match = 'bias' }, { match = 'embd' }))
+    assert.equal("optim.adamw: group 2: groups before it have taken all that 'layers.1' matches",
+                 groups({ match = 'layers' }, { match = 'layers.1' }))
+    assert.equal("optim.adamw: group 1: no option 'pattern'", groups { pattern = 'x' })
+    local _, list = stack()
+    assert.matches("'x' matches none of 1.weight, 1.bias, .*3.bias and 16 more$",
+                   raised(function() optim.sgd(list, { groups = { { match = 'x' } } }) end))
+  end)
+
+  it('tells parameters of several modules apart', function()
+    local names = {}
+    local groups = { { parameters = nn.Linear(1, 1) }, { parameters = nn.RMSNorm(1) } }
+    for i, entry in ipairs(optim.adamw(groups).entries) do names[i] = entry.name end
+    assert.same({ 'weight', '2.weight' }, names)
+  end)
+
+  it('refuses the same tensor twice, and what is none', function()
+    local p = parameter { 1 }
+    assert.equal('optim.sgd: parameter 1 and parameter 2 are one and the same',
+                 raised(function() optim.sgd { p, p } end))
+    assert.equal('optim.sgd: parameter 1 is a number, not a tensor',
+                 raised(function() optim.sgd { 3 } end))
+    for _, betas in ipairs { { 0.9 }, { 0.9, 1 }, { 'a', 0.9 }, { 0.9, 0.9, 0.9 } } do
+      assert.equal('optim.adamw: betas must be two numbers from 0 to below 1',
+                   raised(function() optim.adamw({ p }, { betas = betas }) end))
+    end
+    assert.equal('optim.sgd: momentum must lie from 0 to below 1, got 1',
+                 raised(function() optim.sgd({ p }, { momentum = 1 }) end))
+  end)
+
+  it('has nothing for a frozen parameter until it gets a gradient', function()
+    local p, q = parameter { 1 }, ul.tensor({ 1 }, { dtype = 'f64' })
+    local function heavy(list) return optim.sgd(list, { momentum = 0.9 }) end
+    for _, make in ipairs { optim.adamw, heavy } do
+      local optimizer = make { p, q:requires_grad_(false) }
+      local function states()
+        local names = {}
+        for name in optimizer:named_state() do names[#names + 1] = name:match '^(.*)%.' end
+        return names
+      end
+      local before = states()
+      for _, name in ipairs(before) do assert.equal('parameter 1', name) end
+      set_gradient(p, { 1 })
+      optimizer:step()
+      assert.same(before, states())
+      assert.near({ 1 }, q)
+      q:requires_grad_()
+      set_gradient(q, { 1 })
+      optimizer:step()
+      assert.equal(2 * #before, #states())
+      assert.is_true(q:item() < 1)
+      q:detach():fill_(1)
+    end
   end)
 
   it('refuses what holds no parameters', function()
