@@ -27,6 +27,9 @@
 #define IS_FLOAT_i32     0
 #define IS_FLOAT_i64     0
 #define IS_FLOAT_u8      0
+#define INDEX_f32        0 /* in ul_cpu_kernels() */
+#define INDEX_bf16       1
+#define INDEX_f64        2
 #define IS_FIRST_f32     1 /* the one that holds the counters */
 
 /* Atomic: a program may work on meta tensors from several threads. */
@@ -152,11 +155,12 @@ static int meta_find_outside(ul_stream *s, int64_t *at, const void *x, int64_t n
 
 #if JOIN(IS_FLOAT_, UL_TYPE)
 
+/* As much as the cpu asks for, from the same formula: meta counts what a step needs there. */
 static int meta_attention_work(ul_stream *s, int64_t *forward, int64_t *backward,
                                const ul_attention_args *a)
 {
-    *forward = *backward = 0;
-    return 0;
+    return ul_cpu_kernels(JOIN(INDEX_, UL_TYPE))
+        ->attention_work(ul_cpu_stream(), forward, backward, a);
 }
 
 static int meta_sum_squares(ul_stream *s, double *out, const void *x, int64_t n)

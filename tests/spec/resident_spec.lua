@@ -1,0 +1,65 @@
+-- resident_spec.lua - what the meta device counts for a recipe is what a step takes on the cpu.
+local ul = require 'ulysses'
+
+-- What tensors of the device hold, without what earlier specs left to the collector.
+local function live_now(device)
+  collectgarbage()
+  collectgarbage()
+  ul.reset_peak_memory()
+  return ul.memory(device).live
+end
+
+-- Two steps of a small Llama; returns the most that tensors of the device have held, in bytes.
+local function peak_of(device, settings)
+  local recipe = require 'recipes.llama3'
+  ul.set_default_device(device)
+  local cfg = recipe:configure(settings)
+  return ul.scope(function()
+    local text = ul.data.from({ ('all work and no play '):rep(2000) }):tokenize 'bytes'
+    local data = text:pack(cfg.seq_len):batch(cfg.batch)
+    local before = live_now(device)
+    local model = recipe.model(cfg.model):to(cfg.dtype):init_weights { seed = 1 }
+    local optim = ul.optim.adamw(model, { lr = 1e-3 })
+    for step = 1, 2 do
+      ul.scope(function()
+        for micro in data:at(step):micros(cfg.accumulate) do model(micro):backward() end
+        optim:clip(1)
+        optim:step()
+      end)
+    end
+    return ul.memory(device).peak - before
+  end)
+end
+
+describe('the meta device', function()
+  after_each(function() ul.set_default_device 'cpu' end)
+
+  local small = { 'model.dim=64', 'model.ffn=160', 'model.n_layers=2', 'model.n_heads=4',
+                  'model.n_kv_heads=2' }
+  for _, changed in ipairs { 'seq_len=64', 'seq_len=1K batch=1', 'dtype=bf16 seq_len=300',
+                             'accumulate=2 seq_len=100', 'model.tied=true' } do
+    it('counts a training step to the byte: ' .. changed, function()
+      local settings = { unpack(small) }
+      for word in changed:gmatch '%S+' do settings[#settings + 1] = word end
+      assert.equal(peak_of('meta', settings), peak_of('cpu', settings))
+    end)
+  end
+
+  for _, dtype in ipairs { 'f32', 'bf16', 'f64' } do
+    it('counts the scratch of attention, in ' .. dtype, function()
+      local function peak(device, head_dim)
+        return ul.scope(function()
+          local options = { dtype = dtype, device = device, requires_grad = true }
+          local q = ul.zeros({ 1, 256, 2, head_dim }, options)
+          local k = ul.zeros({ 1, 256, 1, head_dim }, options)
+          local before = live_now(device)
+          ul.F.attention(q, k, k, { causal = true }):backward(ul.zeros_like(q))
+          return ul.memory(device).peak - before
+        end)
+      end
+      for _, head_dim in ipairs { 32, 10000 } do -- the second is too wide for a thread's own
+        assert.equal(peak('cpu', head_dim), peak('meta', head_dim))
+      end
+    end)
+  end
+end)
