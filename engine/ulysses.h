@@ -34,6 +34,8 @@ enum {
     UL_EGRAD = -5,   /* no gradient can flow here */
     UL_EVALUE = -6,  /* a value is out of range */
     UL_ECALL = -7,   /* a callback failed; its owner keeps the reason */
+    UL_EIO = -8,     /* a file cannot be read or written, or is damaged; the sentence begins with
+                        its path */
 };
 
 typedef enum { UL_F32, UL_BF16, UL_F64, UL_I32, UL_I64, UL_U8, UL_DTYPES } ul_dtype;
@@ -364,6 +366,92 @@ int ul_global_norm(double *norm, ul_tensor *const *xs, int n);
 /* Scales all by max_norm / (norm + 1e-6) where that is below 1 (as PyTorch); *norm is the norm
  * before. */
 int ul_clip_grad_norm_(double *norm, ul_tensor *const *xs, int n, double max_norm);
+
+/* ---- io/file.c: what has to be whole on the disk, or not there ---- */
+
+typedef struct ul_file_sum {
+    int64_t bytes;
+    char hash[33]; /* XXH3, 128 bits, in hexadecimal */
+} ul_file_sum;
+
+/* A new file, or an old one's new contents, that is on the disk when this returns. Not atomic: a
+ * reader may see half of it. sum may be NULL.
+ */
+int ul_file_write(ul_file_sum *sum, const char *path, const void *data, int64_t bytes);
+int ul_file_sum_of(ul_file_sum *sum, const char *path);
+/* The same hash of bytes in memory. */
+void ul_hash(char hash[33], const void *data, int64_t bytes);
+/* Replaces a file `to`, or an empty folder, all at once. */
+int ul_file_rename(const char *from, const char *to);
+/* A symbolic link, all at once in place of the one before. */
+int ul_file_point(const char *path, const char *target);
+/* A folder, and those that it is in, unless they are there. */
+int ul_folder_make(const char *path);
+/* The names in the folder are on the disk when this returns. */
+int ul_folder_sync(const char *path);
+/* Calls visit for each name in the folder, in no order. */
+int ul_folder_list(const char *path, void (*visit)(void *context, const char *name), void *context);
+/* A file, or a folder and all in it; what is not there is fine. */
+int ul_path_remove(const char *path);
+/* How many more bytes fit where path is. */
+int ul_disk_free(int64_t *bytes, const char *path);
+
+/* For tests: the n-th step from now that changes the disk (making, writing, syncing, renaming)
+ * fails with this errno; -1: the process is killed there. n = 0 turns that off.
+ */
+void ul_debug_fail_write(int64_t n, int error);
+/* How many such steps there have been. */
+int64_t ul_debug_writes(void);
+
+/* ---- io/safetensors.c: tensors by name in a file ---- */
+
+/* An open file: its header is checked and in memory, tensors are read when they are asked for. */
+typedef struct ul_safetensors ul_safetensors;
+
+typedef struct ul_safetensors_entry {
+    const char *name;
+    const char *dtype; /* as the file has it: "F32", "BF16", "F16", "F8_E4M3", ... */
+    int ndim;
+    int64_t shape[UL_MAX_DIMS];
+    int64_t offset, bytes; /* in the file */
+} ul_safetensors_entry;
+
+/* Refuses (UL_EIO) a file that breaks any rule of the format. */
+int ul_safetensors_open(ul_safetensors **out, const char *path);
+void ul_safetensors_close(ul_safetensors *file); /* NULL is fine */
+/* Entries in the order in which they lie in the file; borrowed. */
+int64_t ul_safetensors_count(const ul_safetensors *file);
+const ul_safetensors_entry *ul_safetensors_at(const ul_safetensors *file, int64_t i);
+const ul_safetensors_entry *ul_safetensors_find(const ul_safetensors *file, const char *name);
+/* Calls visit for each pair of the metadata. */
+void ul_safetensors_metadata(const ul_safetensors *file,
+                             void (*visit)(void *context, const char *key, const char *value),
+                             void *context);
+
+/* What read() gives unless asked otherwise: F16 is read as UL_F32, BOOL as UL_U8. UL_EDTYPE where
+ * there is none.
+ */
+int ul_safetensors_dtype(ul_dtype *dtype, const ul_safetensors *file,
+                         const ul_safetensors_entry *entry);
+/* Fills `into` in place, whatever its dtype: all of the entry, or the rows of dim 0 from `first`
+ * on that `into` has room for.
+ */
+int ul_safetensors_read(ul_tensor *into, const ul_safetensors *file,
+                        const ul_safetensors_entry *entry, int64_t first);
+
+/* ---- io/safetensors_save.c ---- */
+
+typedef struct ul_safetensors_item {
+    const char *name;
+    ul_tensor *tensor;
+} ul_safetensors_item;
+
+/* Writes under a temporary name first: afterwards the file is whole and on the disk, or the one
+ * before is still there. metadata (may be NULL): key, value, key, value, ..., NULL, beside
+ * "format": "pt", which readers expect. sum may be NULL.
+ */
+int ul_safetensors_save(ul_file_sum *sum, const char *path, const ul_safetensors_item *items, int n,
+                        const char *const *metadata);
 
 #ifdef __cplusplus
 }

@@ -157,7 +157,7 @@ void host_register(lua_State *L, int core, const host_function *functions);
 
 extern const host_function host_create[], host_views[], host_elementwise[], host_reduce[],
     host_layers[], host_losses[], host_optimizer[], host_nodes[], host_fields[], host_scopes[],
-    host_engine[], host_json[];
+    host_engine[], host_json[], host_io[], host_safetensors[];
 
 /* create.c: pushes a tensor (box) made from the nested table, or number, at i. */
 host_box *host_from_table(lua_State *L, int i, const char *op, int dtype, ul_device device);
@@ -166,6 +166,13 @@ int host_index(lua_State *L);
 int host_assign(lua_State *L);
 /* elementwise.c: metamethods of arithmetic into the metatable on top. */
 void host_arithmetic(lua_State *L);
+/* io.c: pushes nil and a sentence where a file is wrong (UL_EIO) and returns 2; raises what else
+ * is; returns 0 where nothing is. */
+int host_sentence(lua_State *L, int rc);
+int host_push_sum(lua_State *L, const ul_file_sum *sum);
+const char *host_path(lua_State *L, int i, const char *op);
+/* safetensors.c: the metatable of open files */
+void host_open_safetensors(lua_State *L);
 /* scope.c: the metatable of scope_begin()'s tokens */
 void host_open_scope(lua_State *L);
 

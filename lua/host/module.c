@@ -101,8 +101,9 @@ static void watch_state(lua_State *L)
 int luaopen_ulysses_core(lua_State *L)
 {
     static const host_function *const all[] = {
-        host_create,    host_views, host_elementwise, host_reduce, host_layers, host_losses,
-        host_optimizer, host_nodes, host_fields,      host_scopes, host_engine, host_json};
+        host_create, host_views,     host_elementwise, host_reduce,     host_layers,
+        host_losses, host_optimizer, host_nodes,       host_fields,     host_scopes,
+        host_engine, host_json,      host_io,          host_safetensors};
     host_current = L;
     lua_newtable(L);
     int core = lua_gettop(L);
@@ -115,6 +116,7 @@ int luaopen_ulysses_core(lua_State *L)
     lua_setfield(L, core, "library");
     host_open_tensor(L, core);
     host_open_scope(L);
+    host_open_safetensors(L);
     watch_state(L);
     ul_memory_on_pressure(on_pressure, NULL);
     ul_memory_on_origin(on_origin, NULL);

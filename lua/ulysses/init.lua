@@ -20,8 +20,11 @@ for name, op in pairs(core.functional) do
   if core[name] == op then ul[name] = op end
 end
 
---- For tests: makes the n-th allocation from now fail; counts allocations.
-ul.debug = { fail_allocation = core.debug_fail_allocation, allocations = core.debug_allocations }
+--- For tests: makes the n-th allocation, or step that changes the disk, from now fail; counts them.
+ul.debug = {
+  fail_allocation = core.debug_fail_allocation, allocations = core.debug_allocations,
+  fail_write = core.debug_fail_write, writes = core.debug_writes,
+}
 
 require 'ulysses.data_pointer'
 require 'ulysses.print'
@@ -29,7 +32,7 @@ require 'ulysses.print'
 -- Parts of the library, loaded when they are first asked for.
 local parts = {
   nn = 'ulysses.nn', optim = 'ulysses.optim', data = 'ulysses.data', run = 'ulysses.train',
-  json = 'ulysses.json',
+  json = 'ulysses.json', safetensors = 'ulysses.safetensors',
   recipe = 'ulysses.recipe', recompute = 'ulysses.recompute', gradcheck = 'ulysses.gradcheck',
 }
 
