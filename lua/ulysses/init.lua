@@ -33,7 +33,8 @@ require 'ulysses.print'
 local parts = {
   nn = 'ulysses.nn', optim = 'ulysses.optim', data = 'ulysses.data', run = 'ulysses.train',
   json = 'ulysses.json', safetensors = 'ulysses.safetensors',
-  recipe = 'ulysses.recipe', recompute = 'ulysses.recompute', gradcheck = 'ulysses.gradcheck',
+  recipe = 'ulysses.recipe', none = 'ulysses.recipe.none',
+  recompute = 'ulysses.recompute', gradcheck = 'ulysses.gradcheck',
 }
 
 return setmetatable(ul, {

@@ -29,8 +29,9 @@ end
 --- "; did you mean 'lr'?" for the candidate nearest to `name`, or '' where none is near.
 ---@param name string
 ---@param candidates string[]
+---@param shown table<string, string>? what is said for a candidate, where not itself
 ---@return string
-return function(name, candidates)
+return function(name, candidates, shown)
   local best, least
   local sorted = { unpack(candidates) }
   table.sort(sorted)
@@ -39,7 +40,7 @@ return function(name, candidates)
     if not least or d < least then best, least = candidate, d end
   end
   if least and least <= math.max(2, math.floor(#name / 3)) then
-    return ("; did you mean '%s'?"):format(best)
+    return ("; did you mean '%s'?"):format(shown and shown[best] or best)
   end
   return ''
 end

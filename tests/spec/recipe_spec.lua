@@ -28,21 +28,171 @@ describe('recipe', function()
     assert.equal(4, recipe:configure().model.dim)
   end)
 
+  -- The sentence of the refusal of these arguments.
+  local function refused(of, ...)
+    local ok, refusal = pcall(of.configure, of, { ... })
+    assert.is_false(ok)
+    assert.is_table(refusal)
+    return tostring(refusal)
+  end
+
   local wrong = {
     ['model.dimm=3'] = "toy: no setting 'model.dimm'; did you mean 'model.dim'?",
+    ['modle.dim=3'] = "toy: no setting 'modle.dim'; did you mean 'model.dim'?",
+    ['width=3'] = "toy: no setting 'width'; did you mean 'model.deep.width'?",
+    ['widht=3'] = "toy: no setting 'widht'; did you mean 'model.deep.width'?",
     ['learning_rate=1'] = "toy: no setting 'learning_rate'; did you mean 'lr'?",
     ['zzzzzzzz=1'] = "toy: no setting 'zzzzzzzz'",
-    ['model=3'] = 'toy: model is a table; set one of its leaves, such as model.deep.width',
+    ['=1'] = "toy: '=1' is not of the form key=value",
+    ['model=3'] = 'toy: model is a table; set one of its leaves, such as model.dim',
+    ['model.deep=3'] = 'toy: model.deep is a table; set one of its leaves, such as '
+      .. 'model.deep.width',
     ['lr=fast'] = "toy: lr wants a number, got 'fast'",
     ['lr='] = "toy: lr wants a number, got ''",
-    ['tied=1'] = "toy: tied wants a boolean, got '1'",
+    ['tied=1'] = "toy: tied wants true or false, got '1'",
     ['steps'] = "toy: 'steps' is not of the form key=value",
+    ['--steps=5'] = "toy: '--steps=5' is not of the form key=value; did you mean steps=5?",
+    ['--tied'] = "toy: '--tied' is not of the form key=value; did you mean tied=false?",
+    ['-x'] = "toy: '-x' is not of the form key=value",
+    ['steps=2.5'] = "toy: steps wants a whole number (the default is 10; written as 10.0 it would "
+      .. "take fractions), got '2.5'",
+    ['steps=a lot'] = "toy: steps wants a whole number, got 'a lot'",
   }
   for argument, message in pairs(wrong) do
-    it('refuses ' .. argument, function()
-      assert.has_error(function() recipe:configure { argument } end, message)
-    end)
+    it('refuses ' .. argument, function() assert.equal(message, refused(recipe, argument)) end)
   end
+
+  it('reads decimal numbers alone', function()
+    for text, value in pairs { ['1e6'] = 1e6, ['1E-3'] = 1e-3, ['-.5'] = -0.5, ['+2.'] = 2,
+                               ['2.5K'] = 2560, ['1e1K'] = 10240, ['2G'] = 2 ^ 31 } do
+      assert.equal(value, recipe:configure({ 'lr=' .. text }).lr)
+    end
+    for text in ('nan inf -inf 0x10 1e999 1e 1.2.3 . K 1k 1-5 1,2 10KK 1e3e3'):gmatch '%S+' do
+      assert.equal(("toy: lr wants a number, got '%s'"):format(text),
+                   refused(recipe, 'lr=' .. text))
+    end
+    assert.equal(2560, recipe:configure({ 'steps=2.5K' }).steps)
+    assert.equal(1000000, recipe:configure({ 'steps=1e6' }).steps)
+    assert.matches('whole number', refused(recipe, 'steps=1e300'))
+  end)
+
+  it('refuses a setting that is given twice', function()
+    assert.equal("toy: lr is set twice, to '1' and to '2'", refused(recipe, 'lr=1', 'lr=2'))
+  end)
+
+  local kinds = ul.recipe 'kinds' {
+    betas = { 0.9, 0.95 }, sizes = { 1, 2 }, words = { 'a', 'b' }, flags = { true },
+    clip = 1.0, resume = ul.none 'string', decay = ul.none 'integer',
+  }
+
+  it('takes lists, fractions and settings without a value', function()
+    local cfg = kinds:configure()
+    assert.same({ 0.9, 0.95 }, cfg.betas)
+    assert.is_nil(cfg.resume)
+    cfg = kinds:configure { 'betas=0.8,1', 'sizes=4K, 5,6', 'words=x', 'flags=', 'clip=0.5',
+                            'resume=runs/x', 'decay=10' }
+    assert.same({ { 0.8, 1 }, { 4096, 5, 6 }, { 'x' }, {}, 0.5, 'runs/x', 10 },
+                { cfg.betas, cfg.sizes, cfg.words, cfg.flags, cfg.clip, cfg.resume, cfg.decay })
+    assert.is_nil(kinds:configure({ 'decay=none' }).decay)
+    kinds:configure().betas[1] = 0
+    assert.same({ 0.9, 0.95 }, kinds:configure().betas)
+    assert.equal("kinds: betas wants a list a,b,... of numbers, got '0.9,x'",
+                 refused(kinds, 'betas=0.9,x'))
+    assert.equal("kinds: sizes wants a list a,b,... of whole numbers, got '1.5'",
+                 refused(kinds, 'sizes=1.5'))
+    assert.equal("kinds: decay wants a whole number or none, got 'x'", refused(kinds, 'decay=x'))
+  end)
+
+  it('reads config=FILE first', function()
+    local name = os.tmpname()
+    local function write(text)
+      local file = assert(io.open(name, 'w'))
+      file:write(text)
+      file:close()
+    end
+    write '{ "model": { "dim": 16, "deep": { "width": 5 } }, "lr": 0.5, "steps": 7 }'
+    local cfg = recipe:configure { 'steps=8', 'config=' .. name }
+    assert.same({ 16, 5, 0.5, 8 }, { cfg.model.dim, cfg.model.deep.width, cfg.lr, cfg.steps })
+    local own = ul.json.encode(cfg)
+    write(own)
+    assert.equal(own, ul.json.encode(recipe:configure { 'config=' .. name }))
+    local function sentence() return (refused(recipe, 'config=' .. name):gsub(name, 'FILE', 1)) end
+    write '{ "model": { "dimm": 16 } }'
+    assert.equal("toy: no setting 'model.dimm'; did you mean 'model.dim'? (in FILE)", sentence())
+    write '{ "steps": 1.5 }'
+    assert.matches("steps wants a whole number .*, got '1.5' %(in FILE%)$", sentence())
+    write '{ "steps": [1] }'
+    assert.equal("toy: steps wants a whole number, got '1' (in FILE)", sentence())
+    write '{ "steps": '
+    assert.matches('^toy: FILE: ', sentence())
+    write '3'
+    assert.equal('toy: FILE: it holds no table of settings', sentence())
+    os.remove(name)
+    assert.equal('toy: cannot read FILE: No such file or directory', sentence())
+  end)
+
+  it('raises where a table in the code is wrong', function()
+    for given, message in pairs {
+      [{ model = { dimm = 1 } }] = "toy: no setting 'model.dimm'; did you mean 'model.dim'?",
+      [{ model = 3 }] = 'toy: model is a table; set one of its leaves, such as model.dim',
+      [{ lr = { 1 } }] = "toy: lr wants a number, got '1'",
+      [{ lr = { a = 1 } }] = "toy: lr wants a number, got 'a table'",
+      [{ tied = 3 }] = "toy: tied wants true or false, got '3'",
+    } do
+      local ok, raised = pcall(function() recipe:configure(given) end)
+      assert.is_false(ok)
+      assert.equal(message, (raised:gsub('^tests/spec/recipe_spec.lua:%d+: ', '')))
+    end
+  end)
+
+  it('refuses to hold what cannot be set', function()
+    for message, settings in pairs {
+      ["recipe 'r': f is a function; a setting is a number, a string, a boolean or a list of "
+       .. 'these'] = { f = print },
+      ["recipe 'r': a.b is a list of several types; a setting is a number, a string, a boolean or "
+       .. 'a list of these'] = { a = { b = { 1, 'x' } } },
+      ["recipe 'r': a.1x is no name for a setting"] = { a = { ['1x'] = 1, b = 2 } },
+      ["recipe 'r': l is a list with the key x; a setting is a number, a string, a boolean or a "
+       .. 'list of these'] = { l = { 1, x = 2 } },
+    } do
+      local ok, raised = pcall(function() ul.recipe 'r'(settings) end)
+      assert.is_false(ok)
+      assert.equal(message, (raised:gsub('^tests/spec/recipe_spec.lua:%d+: ', '')))
+    end
+    assert.error_matches(function() ul.recipe 'r'() end, 'expected a table of settings')
+    assert.error_matches(function() ul.none 'tensor' end, "none: expected 'number', 'integer'")
+  end)
+
+  it('can be shown, walked and copied', function()
+    local cfg = recipe:configure { 'model.dim=8', 'name=', 'lr=0.1' }
+    assert.equal('toy: model.dim=8* model.deep.width=2 lr=0.1* tied=false name=* steps=10',
+                 recipe:describe(cfg))
+    assert.equal('dim = 8\ndeep.width = 2', tostring(cfg.model))
+    local paths = {}
+    for path, value in recipe:each(cfg) do paths[#paths + 1] = path .. ':' .. tostring(value) end
+    assert.equal('model.dim:8 model.deep.width:2 lr:0.1 tied:false name: steps:10',
+                 table.concat(paths, ' '))
+    local plain = recipe.plain(cfg)
+    assert.same({ model = { dim = 8, deep = { width = 2 } }, lr = 0.1, tied = false, name = '',
+                  steps = 10 }, plain)
+    assert.is_nil(getmetatable(plain.model))
+    for line in (recipe.describe(kinds, kinds:configure()) .. '\n'):gmatch '(.-)\n' do
+      assert.is_true(#line <= 100)
+    end
+  end)
+
+  it('refuses to set what is not there', function()
+    local cfg = recipe:configure()
+    local ok, message = pcall(function() cfg.model.dimm = 3 end)
+    assert.is_false(ok)
+    assert.matches("^tests/spec/recipe_spec.lua:%d+: toy: no setting 'model.dimm'; did you mean "
+                   .. "'dim'", message)
+    cfg.model.dim = 5
+    assert.equal(5, cfg.model.dim)
+    local none = kinds:configure()
+    none.resume = 'x'
+    assert.equal('x', none.resume)
+  end)
 
   it('refuses to read what is not there, at the line of the reader', function()
     local cfg = recipe:configure()
@@ -59,7 +209,76 @@ describe('recipe', function()
     assert.is_table(llama.model)
   end)
 
-  it('shows its table for --help', function()
-    assert.matches('rope_theta = 500000', require('recipes.llama3'):help())
+  it('shows its table for --help, with the comments', function()
+    local help = require('recipes.mistral'):help()
+    assert.matches('^a Mistral, trained from scratch', help)
+    assert.matches('\n  model.rope_theta=10000\n', help)
+    assert.matches('\n  model.window=128 +tokens that one sees, itself among them; 0: all\n', help)
+  end)
+end)
+
+describe('the source of a recipe', function()
+  local source = require 'ulysses.recipe.source'
+
+  local function parse(text)
+    local lines = {}
+    for i, entry in ipairs(source.parse(text, 'toy', 1).entries) do
+      lines[i] = ('%s|%s|%s'):format(entry.path or '--', entry.literal or '',
+                                     entry.comment or entry.heading or '')
+    end
+    return lines
+  end
+
+  it('has the order, the spelling and the comments', function()
+    assert.same({
+      '--||a heading', 'model||', 'model.dim|4|', 'model.deep||', 'model.deep.width|2|} braces {',
+      'model.eps|1e-5|', "text|'by}t\\'es'|", 'long|[[ }, x = 3 ]]|', 'betas|{ 0.9, 0.95 }|two',
+      'data|f{ x = 1, "}" } .. g(a, b)|of a line and more', 'same|a == b|', 'lr|1.0|in brackets',
+    }, parse [==[
+      local y = { z = 1 } -- toy
+      ul.recipe 'other' { x = 1 }
+      local recipe = ul.recipe 'toy' {
+        -- a heading
+        model = { dim = 4, deep = { width = 2 }, -- } braces {
+                  eps = 1e-5 },
+        text = 'by}t\'es', long = [[ }, x = 3 ]],
+        betas = { 0.9, 0.95 },                  -- two
+        data = f{ x = 1, "}" } .. g(a, b),      -- of a line
+                                                -- and more
+        same = a == b; lr = 1.0, --[[ in brackets ]]
+      }
+      local after = { q = 1 }]==])
+  end)
+
+  it('tells comments that go on from others', function()
+    assert.same({ 'a|1|one', '--||two', '--||three', 'b|2|four five', '--||six' }, parse [[
+      recipe 'toy' {
+        a = 1, -- one
+        -- two
+        -- three
+        b = 2, -- four
+               -- five
+
+               -- six
+      }]])
+  end)
+
+  it('comes before what is spelt otherwise', function()
+    local order = {}
+    local recipe = ul.recipe 'order' { ['b'] = 1, z = 2, ['a'] = 3, c = 4 }
+    for path in recipe:each(recipe:configure()) do order[#order + 1] = path end
+    assert.same({ 'z', 'c', 'a', 'b' }, order)
+  end)
+
+  it('may end anywhere', function()
+    local text = "recipe 'toy' { a = { b = 'x', --[[ c ]] d = [=[ e ]=] }, f = 1 }"
+    for i = 1, #text do parse(text:sub(1, i)) end
+    assert.same({}, parse 'nothing')
+  end)
+
+  it('begins with what the file says of itself', function()
+    assert.same({ 'a toy', '', '  usage' },
+                source.parse('#!/bin/x\n-- toy.lua - a toy\n--\n--   usage\nlocal x\n-- no\n',
+                             'toy', 1).about)
   end)
 end)
