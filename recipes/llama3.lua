@@ -96,7 +96,7 @@ function recipe.train(cfg, Model)            -- Model: another class, of the sam
     optim:step()                             -- and clears the gradients
     run:log { grad_norm = norm, lr = optim.lr }
   end
-  local loss = run:evaluate(held_out:pack(cfg.seq_len):batch(cfg.batch))
+  local loss = run:eval(held_out:pack(cfg.seq_len):batch(cfg.batch))
   print(('first loss     %.4f  (ln of the vocabulary %.4f)'):format(run.losses[1],
                                                                   math.log(cfg.model.vocab)))
   print(('held-out loss  %.4f  (bigram entropy of the text %.4f)'):format(loss,

@@ -117,6 +117,7 @@ int luaopen_ulysses_core(lua_State *L)
     host_open_tensor(L, core);
     host_open_scope(L);
     host_open_safetensors(L);
+    host_open_system(L, core);
     watch_state(L);
     ul_memory_on_pressure(on_pressure, NULL);
     ul_memory_on_origin(on_origin, NULL);

@@ -107,9 +107,9 @@ describe('training', function()
     local losses, model, run = train { steps = 2 }
     assert.equal(2, #losses)
     local before = model:parameters()[2]:tolist()
-    local loss = run:evaluate(rows(32, 4, text))
+    local loss = run:eval(rows(32, 4, text))
     for _, shape in ipairs { { 32, 3 }, { 32, 1 } } do
-      assert.near(loss, run:evaluate(rows(shape[1], shape[2], text)), 1e-5)
+      assert.near(loss, run:eval(rows(shape[1], shape[2], text)), 1e-5)
     end
     assert.same(before, model:parameters()[2]:tolist())
     assert.is_nil(model:parameters()[2].grad)
@@ -119,7 +119,7 @@ describe('training', function()
     local model = new_model()
     local a, b = text:sub(1, 20), text:sub(31, 44)
     local run = ul.run { model = model, data = {}, log_every = 0 }
-    local function loss(...) return run:evaluate(rows(64, 1, ...)) end
+    local function loss(...) return run:eval(rows(64, 1, ...)) end
     local mean = (20 * loss(a) + 14 * loss(b)) / 34
     assert.near(mean, loss(a, b), 1e-5)
   end)
@@ -143,7 +143,8 @@ describe('training', function()
     local steps = {}
     for i, line in ipairs(lines) do steps[i] = tonumber(line:match '^step (%d+)/7 ') end
     assert.same({ 1, 3, 6, 7 }, steps)
-    assert.matches('^step 1/7  loss 0.0000  a 0.5  b 1  %d+ tokens/s$', lines[1])
+    assert.matches('^step 1/7  loss 0.0000  a 0.5  b 1  [%d.]+K? tokens/s  [%d.]+ .?B  eta 0:00$',
+                   lines[1])
   end)
 
   it('runs the recipe and ends with what it has learnt', function()

@@ -1,0 +1,117 @@
+/* system.c - what a run asks of the system: clocks, the terminal, and a folder of its own. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "host.h"
+
+static double seconds_of(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* now() -> seconds since 1970 */
+static int now(lua_State *L)
+{
+    lua_pushnumber(L, seconds_of(CLOCK_REALTIME));
+    return 1;
+}
+
+/* clock() -> seconds that never go back */
+static int monotonic(lua_State *L)
+{
+    lua_pushnumber(L, seconds_of(CLOCK_MONOTONIC));
+    return 1;
+}
+
+/* columns() -> how many the terminal has that standard output is; nil where it is none */
+static int columns(lua_State *L)
+{
+    struct winsize size = {0};
+    if (!isatty(STDOUT_FILENO)) return 0;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0) size.ws_col = 80;
+    lua_pushinteger(L, size.ws_col);
+    return 1;
+}
+
+/* nil and the system's own words */
+static int refused(lua_State *L, int error)
+{
+    lua_pushnil(L);
+    lua_pushstring(L, strerror(error));
+    return 2;
+}
+
+/* cut_file(path, bytes) -> true, or nil and why not; nothing behind that many bytes stays */
+static int cut_file(lua_State *L)
+{
+    if (truncate(luaL_checkstring(L, 1), (off_t)luaL_checknumber(L, 2)) < 0)
+        return refused(L, errno);
+    lua_pushboolean(L, 1);
+    return 1;
+}
+
+/* ---- locks ---- */
+
+static const char *const lock_name = "ulysses.lock";
+
+/* The system lets go of a lock by itself when the process ends, however it ends. */
+static int lock_release(lua_State *L)
+{
+    int *fd = luaL_checkudata(L, 1, lock_name);
+    if (*fd >= 0) close(*fd);
+    *fd = -1;
+    return 0;
+}
+
+/* lock(path) -> a lock with :release(); false and the holder's process id where another process has
+ * it; nil and why the file cannot be made
+ */
+static int lock(lua_State *L)
+{
+    const char *path = luaL_checkstring(L, 1);
+    int *held = lua_newuserdata(L, sizeof *held);
+    *held = -1;
+    if (luaL_newmetatable(L, lock_name)) {
+        lua_pushcfunction(L, lock_release);
+        lua_setfield(L, -2, "__gc");
+        lua_createtable(L, 0, 1);
+        lua_pushcfunction(L, lock_release);
+        lua_setfield(L, -2, "release");
+        lua_setfield(L, -2, "__index");
+    }
+    lua_setmetatable(L, -2);
+    *held = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (*held < 0) return refused(L, errno);
+    char text[32] = "";
+    if (flock(*held, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK) return refused(L, errno);
+        if (read(*held, text, sizeof text - 1) < 0) text[0] = 0;
+        lua_pushboolean(L, 0);
+        lua_pushinteger(L, atoi(text));
+        return 2;
+    }
+    int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+    if (ftruncate(*held, 0) < 0 || write(*held, text, (size_t)n) != n) return refused(L, errno);
+    return 1;
+}
+
+/* core.system */
+void host_open_system(lua_State *L, int core)
+{
+    static const luaL_Reg functions[] = {{"now", now},         {"clock", monotonic},
+                                         {"columns", columns}, {"cut_file", cut_file},
+                                         {"lock", lock},       {NULL, NULL}};
+    lua_newtable(L);
+    luaL_register(L, NULL, functions);
+    lua_setfield(L, core, "system");
+}

@@ -1,0 +1,76 @@
+-- metrics.lua - files of one JSON object a line, each with its step: metrics.jsonl, samples.jsonl.
+--
+-- Lines stand in the order of steps; several lines of one step belong together. A line is written
+-- as a whole or, where the machine went down, broken off at the end of the file.
+local core = require 'ulysses.core'
+local json = require 'ulysses.json'
+local refuse = require 'ulysses.refuse'
+
+---@class Lines
+local Lines = {}
+Lines.__index = Lines
+
+-- Calls visit(record, its end in bytes) for each whole line of the file. Returns the bytes of all.
+local function each(path, visit)
+  local file = io.open(path, 'rb')
+  if not file then return 0 end
+  local at, size = 0, file:seek 'end'
+  file:seek 'set'
+  for line in (size > 0 and file:lines() or function() end) do
+    at = at + #line + 1
+    local record = at <= size and json.decode(line)
+    if type(record) ~= 'table' or type(record.step) ~= 'number' then break end
+    if visit(record, at) == false then break end
+  end
+  file:close()
+  return size
+end
+
+--- Opens the file to go on behind `step`: later lines are cut off. visit gets what stays.
+---@param path string
+---@param step integer
+---@param visit fun(record: table)?
+---@return Lines
+local function open(path, step, visit)
+  local keep = 0
+  local size = each(path, function(record, at)
+    if record.step > step then return false end
+    keep = at
+    if visit then visit(record) end
+  end)
+  if size > keep then
+    local ok, why = core.system.cut_file(path, keep)
+    if not ok then refuse("cannot write '%s': %s", path, why) end
+  end
+  local file, why = io.open(path, 'ab')
+  if not file then refuse("cannot write '%s': %s", path, (why:gsub('^.*: ', ''))) end
+  return setmetatable({ path = path, file = file }, Lines)
+end
+
+--- Writes a line; it is in the system's hands when this returns.
+---@param record table with its step; a number that is not finite becomes null
+function Lines:write(record)
+  local ok, why = self.file:write(json.encode(record), '\n')
+  if ok then ok, why = self.file:flush() end
+  if not ok then refuse("cannot write '%s': %s", self.path, (why:gsub('^.*: ', ''))) end
+end
+
+function Lines:close() self.file:close() end
+
+--- All records of a file, the lines of one step put together, in the order of steps.
+---@param path string
+---@return table[]
+local function read(path)
+  local records = {}
+  each(path, function(record)
+    local last = records[#records]
+    if not last or last.step ~= record.step then
+      records[#records + 1] = record
+      return
+    end
+    for key, value in pairs(record) do last[key] = value end
+  end)
+  return records
+end
+
+return { open = open, read = read, each = each }
