@@ -33,6 +33,7 @@ require 'ulysses.print'
 local parts = {
   nn = 'ulysses.nn', optim = 'ulysses.optim', data = 'ulysses.data', run = 'ulysses.run',
   json = 'ulysses.json', safetensors = 'ulysses.safetensors',
+  checkpoint = 'ulysses.checkpoint',
   recipe = 'ulysses.recipe', none = 'ulysses.recipe.none',
   recompute = 'ulysses.recompute', gradcheck = 'ulysses.gradcheck',
 }

@@ -74,21 +74,33 @@ function Optimizer:named_state()
   end
 end
 
+--- Makes the state of a parameter that was frozen so far, for a checkpoint to fill.
+---@param name string as named_state() has it in front of the last dot
+function Optimizer:prepare(name)
+  for _, entry in ipairs(self.entries) do
+    if entry.name == name then self:start(entry) end
+  end
+end
+
+-- A frozen parameter has no state; it gets it with its first gradient.
 local function optimizer(entries, fields)
   fields.entries, fields.steps = entries, 0
+  for _, entry in ipairs(entries) do
+    if entry.parameter.requires_grad then fields:start(entry) end
+  end
   return setmetatable(fields, Optimizer)
 end
 
 local optim = {}
 
--- A frozen parameter has no statistics; it gets them with its first gradient.
-local function start_adamw(entry)
+local function start_adamw(_, entry)
+  if entry.exp_avg then return end
   entry.exp_avg, entry.exp_avg_sq = zeros_for(entry.parameter), zeros_for(entry.parameter)
   entry.master = master_for(entry.parameter)
 end
 
 local function update_adamw(self, entry, grad)
-  if not entry.exp_avg then start_adamw(entry) end
+  self:start(entry)
   ul.adamw_(entry.parameter, grad, entry.exp_avg, entry.exp_avg_sq, {
     master = entry.master, lr = self.lr * entry.lr_scale, betas = self.betas, eps = self.eps,
     weight_decay = entry.weight_decay, step = self.steps,
@@ -116,21 +128,19 @@ function optim.adamw(what, given)
     end
   end
   local entries = read_groups('optim.adamw', what, read.weight_decay, read.groups)
-  for _, entry in ipairs(entries) do
-    if entry.parameter.requires_grad then start_adamw(entry) end
-  end
   return optimizer(entries, { lr = read.lr, betas = read.betas, eps = read.eps,
-                              update = update_adamw })
+                              start = start_adamw, update = update_adamw })
 end
 
-local function start_sgd(entry, momentum)
-  entry.velocity = momentum > 0 and zeros_for(entry.parameter) or nil
+local function start_sgd(self, entry)
+  if entry.started then return end
+  entry.velocity = self.momentum > 0 and zeros_for(entry.parameter) or nil
   entry.master = master_for(entry.parameter)
   entry.started = true
 end
 
 local function update_sgd(self, entry, grad)
-  if not entry.started then start_sgd(entry, self.momentum) end
+  self:start(entry)
   ul.sgd_(entry.parameter, grad, {
     velocity = entry.velocity, master = entry.master, lr = self.lr * entry.lr_scale,
     momentum = self.momentum, weight_decay = entry.weight_decay, nesterov = self.nesterov,
@@ -149,11 +159,8 @@ function optim.sgd(what, given)
     raise('optim.sgd: momentum must lie from 0 to below 1, got %g', read.momentum)
   end
   local entries = read_groups('optim.sgd', what, read.weight_decay, read.groups)
-  for _, entry in ipairs(entries) do
-    if entry.parameter.requires_grad then start_sgd(entry, read.momentum) end
-  end
   return optimizer(entries, { lr = read.lr, momentum = read.momentum, nesterov = read.nesterov,
-                              update = update_sgd })
+                              start = start_sgd, update = update_sgd })
 end
 
 for name, schedule in pairs(require 'ulysses.schedule') do optim[name] = schedule end

@@ -1,0 +1,145 @@
+-- checkpoint.lua - ul.checkpoint: a run's state on the disk, whole or not there, and back.
+--
+-- Files are written to step-N.tmp, each is on the disk before the manifest is, and then the folder
+-- gets its name: whenever the program is killed, every step-N is whole. Loading checks the hashes
+-- all the same, for disks lie and files are copied half.
+local core = require 'ulysses.core'
+local folder = require 'ulysses.checkpoint.folder'
+local manifest = require 'ulysses.checkpoint.manifest'
+local options = require 'ulysses.options'
+local raise = require 'ulysses.raise'
+local refuse = require 'ulysses.refuse'
+local restore = require 'ulysses.checkpoint.restore'
+local write = require 'ulysses.checkpoint.write'
+
+---@class checkpoint
+local checkpoint = {}
+
+local function check_dir(caller, dir)
+  if type(dir) ~= 'string' or dir == '' then
+    raise('%s: the folder must be a string, got %s', caller, tostring(dir))
+  end
+  return (dir:gsub('(.)/+$', '%1'))
+end
+
+local function must(ok, sentence)
+  if not ok then refuse('%s', sentence) end
+  return ok
+end
+
+--- The steps that have a checkpoint in `dir`, in rising order; none where there is no such folder.
+---@param dir string
+---@return integer[]
+function checkpoint.steps(dir)
+  dir = check_dir('checkpoint.steps', dir)
+  local names, steps = folder.find(dir)
+  must(names, steps)
+  return steps
+end
+
+--- Writes dir/step-N: the model's parameters, the optimizer's state, the random numbers' state, and
+--- `state` and `config`, any plain tables. It refuses where the disk is full or fails: what was
+--- there before is still there then. Afterwards at most `keep` checkpoints up to this step are left
+--- (nil: all).
+---@param dir string
+---@param step integer
+---@param given { model: table, optim: table?, state: table?, config: table?, keep: integer? }
+---@return string path
+function checkpoint.save(dir, step, given)
+  dir = check_dir('checkpoint.save', dir)
+  local read = options.read('checkpoint.save', given, {
+    model = options.none, optim = options.none, state = options.none, config = options.none,
+    keep = options.none,
+  })
+  if not read.model then raise 'checkpoint.save: a model is needed' end
+  if type(step) ~= 'number' or step < 0 or step ~= math.floor(step) then
+    raise('checkpoint.save: the step must be a whole number, got %s', tostring(step))
+  end
+  local keep = read.keep
+  if keep and (type(keep) ~= 'number' or keep < 1 or keep ~= math.floor(keep)) then
+    raise('checkpoint.save: keep must be at least 1, got %s', tostring(keep))
+  end
+  local name = ('step-%.0f'):format(step)
+  must(core.folder_make(dir))
+  must(folder.tidy(dir))
+  must(write(dir, name, step, read))
+  must(folder.finish(dir, name))
+  if keep then must(folder.prune(dir, step, keep)) end
+  return dir .. '/' .. name
+end
+
+-- The folders that may be loaded, the newest first: `dir` itself, or those in it.
+local function candidates(dir)
+  if manifest.exists(dir) then return { dir } end
+  local names, steps = folder.find(dir)
+  must(names, steps)
+  local paths = {}
+  for i = #steps, 1, -1 do paths[#paths + 1] = dir .. '/' .. names[steps[i]] end
+  return paths
+end
+
+-- The first of the paths that is whole, with its manifest, and a list of what is wrong with those
+-- before it. check(path, content): how closely to look
+local function first_whole(paths, check)
+  local damaged = {}
+  for _, path in ipairs(paths) do
+    local content, sentence, newer = manifest.read(path)
+    if newer then refuse('%s', newer) end
+    local ok = content
+    if ok then ok, sentence = manifest.check_sizes(path, content) end
+    if ok then ok, sentence = check(path, content) end
+    if ok then return path, content, damaged end
+    damaged[#damaged + 1] = { path = path, sentence = sentence }
+  end
+  return nil, nil, damaged
+end
+
+local function refuse_all(dir, damaged)
+  local parts = {}
+  for i, one in ipairs(damaged) do
+    if i <= 3 then parts[i] = ('%s: %s'):format(one.path:match '[^/]*$', one.sentence) end
+  end
+  local more = #damaged > 3 and (' (and %d more)'):format(#damaged - 3) or ''
+  refuse('%s: no checkpoint is whole: %s%s', dir, table.concat(parts, '; '), more)
+end
+
+local function print_warning(sentence) io.stderr:write(sentence, '\n') end
+
+--- Loads the newest checkpoint in `dir` that is whole, or `dir` itself where it is one, into the
+--- tensors of the model and the optimizer. A damaged one is named to `warn` and passed over; where
+--- all are damaged, or belong to another model, it refuses. With an optimizer the run goes on:
+--- random numbers too continue where they were.
+---@param dir string
+---@param given { model: table?, optim: table?, warn: fun(sentence: string)? }?
+---@return table? state what save was given, with `step`; nil where there is no checkpoint. NaN and
+---infinities come back as NaN.
+function checkpoint.load(dir, given)
+  dir = check_dir('checkpoint.load', dir)
+  local read = options.read('checkpoint.load', given, {
+    model = options.none, optim = options.none, warn = print_warning,
+  })
+  if read.optim and not manifest.exists(dir) then folder.tidy(dir) end
+  local paths = candidates(dir)
+  if #paths == 0 then return nil end
+  local path, content, damaged = first_whole(paths, manifest.check_hashes)
+  if not path then refuse_all(dir, damaged) end
+  for _, one in ipairs(damaged) do
+    read.warn(('%s is damaged (%s); %s is used instead'):format(one.path, one.sentence,
+                                                                path:match '[^/]*$'))
+  end
+  return restore(path, content, read)
+end
+
+--- The config that the newest whole checkpoint was saved with; nil where there is none.
+---@param dir string
+---@return table? config
+function checkpoint.config(dir)
+  dir = check_dir('checkpoint.config', dir)
+  local path, content = first_whole(candidates(dir), function() return true end)
+  if not path or not content.files['config.json'] then return nil end
+  local config, sentence = manifest.read_json(path, 'config.json')
+  if not config then refuse('%s/%s', path, sentence) end
+  return config
+end
+
+return checkpoint
