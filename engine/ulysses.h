@@ -61,14 +61,14 @@ const char *ul_device_name(ul_device device); /* "cpu", "meta" */
 typedef struct ul_memory_stats {
     int64_t live;               /* bytes in use by tensors, as handed out (multiples of 64) */
     int64_t peak;               /* the most that live has been since ul_memory_reset_peak() */
-    int64_t cached;             /* bytes held from the system and not in use */
+    int64_t cached;             /* bytes held from the system, by pages of 2 MiB, and not in use */
     int64_t system_allocations; /* how often the system was asked for memory */
     int64_t live_tensors;       /* handles, whatever they share */
 } ul_memory_stats;
 
 void ul_memory(ul_memory_stats *stats, ul_device device);
 void ul_memory_reset_peak(ul_device device);
-/* Gives cached blocks that are wholly free back to the system. */
+/* Gives what is cached back to the system, by pages of 2 MiB that no tensor lies on. */
 void ul_memory_trim(ul_device device);
 /* At most so many live + cached bytes on `device`; 0: as many as the machine has. */
 void ul_memory_set_limit(ul_device device, int64_t bytes);

@@ -189,7 +189,7 @@ function ul.reset_peak_memory() end
 ---@param device Device
 ---@param bytes integer 0: as many as the machine has
 function ul.set_memory_limit(device, bytes) end
---- Gives cached memory that is wholly free back to the system.
+--- Gives cached memory back to the system, by pages of 2 MiB that no tensor lies on.
 function ul.trim_memory() end
 --- What the meta device has counted.
 ---@return number flops

@@ -1,5 +1,8 @@
 /* storage_test.c - memory: counts, reuse, limits, failures on demand. */
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "ulysses.h"
@@ -74,6 +77,71 @@ static void neighbours_do_not_overlap(void)
         }
     }
     for (int i = 0; i < N; i++) ul_tensor_free(t[i]);
+}
+
+/* Blocks of all sizes that come and go at random leave gaps; what lies idle in them goes back. */
+static void hardly_more_is_held_than_was_in_use(void)
+{
+    enum { N = 64 };
+    ul_tensor *t[N] = {NULL};
+    unsigned seed = 7;
+    int64_t most = 0, held = 0;
+    ul_memory_trim(UL_CPU);
+    for (int step = 0; step < 20000; step++) {
+        seed = seed * 1664525u + 1013904223u;
+        int i = (int)((seed >> 8) % N), large = 1 + step / 1000 % 4;
+        ul_tensor_free(t[i]);
+        t[i] = NULL;
+        if (seed >> 31) t[i] = bytes_of((int64_t)((seed >> 4) % (unsigned)(large << 22)));
+        ul_memory_stats stats = now();
+        most = stats.live > most ? stats.live : most;
+        held = stats.live + stats.cached > held ? stats.live + stats.cached : held;
+    }
+    CHECK(most > (200 << 20) && held < most + most / 16 + (8 << 20), "%lld held of %lld",
+          (long long)held, (long long)most);
+    for (int i = 0; i < N; i++) ul_tensor_free(t[i]);
+}
+
+static void trimmed_memory_is_used_again(void)
+{
+    ul_tensor *kept = bytes_of(3 << 20), *large = bytes_of(50 << 20);
+    memset(ul_tensor_data(kept), 5, 3 << 20);
+    memset(ul_tensor_data(large), 6, 50 << 20);
+    ul_tensor_free(large);
+    CHECK(now().cached >= 46 << 20);
+    ul_memory_trim(UL_CPU);
+    CHECK(now().cached <= 8 << 20, "%lld", (long long)now().cached);
+    large = bytes_of(50 << 20);
+    const unsigned char *data = ul_tensor_data(large);
+    CHECK(data[25 << 20] == 0); /* a page that went back comes anew */
+    memset(ul_tensor_data(large), 7, 50 << 20);
+    data = ul_tensor_data(kept);
+    for (int64_t k = 0; k < 3 << 20; k++) CHECK(data[k] == 5);
+    ul_tensor_free(large);
+    ul_tensor_free(kept);
+}
+
+/* Where ulimit -v counts addresses there is no reserving as many as the machine has bytes. */
+static void addresses_may_be_rationed(void)
+{
+#ifndef __SANITIZE_ADDRESS__ /* which reserves terabytes itself */
+    pid_t child = fork();
+    if (child == 0) {
+        struct rlimit space = {400 << 20, 400 << 20};
+        setrlimit(RLIMIT_AS, &space);
+        ul_tensor *t[12] = {NULL}, *refused = NULL;
+        int64_t n = 1000 << 20;
+        for (int round = 0; round < 3; round++) {
+            for (int i = 0; i < 12; i++) t[i] = bytes_of((int64_t)(i + 1) * 1000000);
+            for (int i = 0; i < 12; i++) memset(ul_tensor_data(t[i]), i, 1000000);
+            for (int i = 0; i < 12; i++) ul_tensor_free(t[i]);
+        }
+        int rc = ul_tensor_new(&refused, UL_U8, UL_CPU, 1, &n);
+        _exit(t[11] && rc == UL_ENOMEM && now().live == 0 ? 0 : 1);
+    }
+    int status = -1;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0, "%d", status);
+#endif
 }
 
 static int urgent_calls;
@@ -170,9 +238,12 @@ static void bad_shapes_are_refused(void)
 
 int main(void)
 {
+    RUN(addresses_may_be_rationed); /* first: nothing is reserved yet */
     RUN(live_and_peak_count_to_the_byte);
     RUN(freed_memory_is_used_again);
     RUN(neighbours_do_not_overlap);
+    RUN(hardly_more_is_held_than_was_in_use);
+    RUN(trimmed_memory_is_used_again);
     RUN(limit_asks_the_owner_then_refuses_in_one_sentence);
     RUN(the_report_names_the_line);
     RUN(any_chosen_allocation_fails);
