@@ -31,7 +31,8 @@ end
 ---@param max_norm number
 ---@return number
 function Optimizer:clip(max_norm)
-  return ul.scope(function() return ul.clip_grad_norm_(gradients(self), max_norm) end)
+  self.clipped = ul.scope(function() return ul.clip_grad_norm_(gradients(self), max_norm) end)
+  return self.clipped
 end
 
 --- The norm of all gradients as one vector.
@@ -40,20 +41,36 @@ function Optimizer:norm()
   return ul.scope(function() return ul.global_norm(gradients(self)) end)
 end
 
---- Moves every parameter that has a gradient, and clears the gradients.
+-- Whether the gradients, and the step's loss where a run has said how to ask for it, are finite:
+-- one NaN would be in every weight after the update. clip() knows the norm already.
+local function is_sound(self)
+  if self.entries[1].parameter:device() == 'meta' then return true end
+  local norm = self.clipped or self:norm()
+  local loss = self.loss_of_step and self.loss_of_step() or 0
+  return norm - norm == 0 and loss - loss == 0
+end
+
+local function update_all(self)
+  for _, entry in ipairs(self.entries) do
+    local grad = entry.parameter.grad
+    if grad then self:update(entry, grad) end
+  end
+end
+
+--- Moves every parameter that has a gradient, and clears the gradients. Where a gradient or the
+--- loss is not finite nothing moves, and optim.skipped is true.
 function Optimizer:step()
-  self.steps = self.steps + 1
-  ul.scope(function()
-    for _, entry in ipairs(self.entries) do
-      local grad = entry.parameter.grad
-      if grad then self:update(entry, grad) end
-    end
-  end)
+  self.skipped = not is_sound(self)
+  if not self.skipped then
+    self.steps = self.steps + 1
+    ul.scope(update_all, self)
+  end
   self:zero_grad()
 end
 
 --- Drops the gradients.
 function Optimizer:zero_grad()
+  self.clipped = nil
   for _, entry in ipairs(self.entries) do
     if entry.parameter.grad then entry.parameter.grad = nil end -- frozen ones have none
   end
@@ -84,7 +101,7 @@ end
 
 -- A frozen parameter has no state; it gets it with its first gradient.
 local function optimizer(entries, fields)
-  fields.entries, fields.steps = entries, 0
+  fields.entries, fields.steps, fields.skipped = entries, 0, false
   for _, entry in ipairs(entries) do
     if entry.parameter.requires_grad then fields:start(entry) end
   end

@@ -211,6 +211,39 @@ describe('optim', function()
     end
   end)
 
+  it('skips a step whose gradient or loss is not finite', function()
+    for _, make in ipairs { optim.adamw, optim.sgd } do
+      for _, bad in ipairs { 0 / 0, 1 / 0, -1 / 0 } do
+        for _, clip in ipairs { true, false } do
+          local p, q = parameter { 1, 2 }, parameter { 3 }
+          local optimizer = make { p, q }
+          set_gradient(p, { 1, bad })
+          set_gradient(q, { 1 })
+          if clip then optimizer:clip(1) end
+          optimizer:step()
+          assert.is_true(optimizer.skipped)
+          assert.equal(0, optimizer.steps)
+          assert.same({ { 1, 2 }, { 3 } }, { p:tolist(), q:tolist() })
+          assert.is_nil(p.grad)
+          set_gradient(p, { 1, 1 })
+          optimizer:step()
+          assert.is_false(optimizer.skipped)
+          assert.equal(1, optimizer.steps)
+          assert.is_true(p:tolist()[1] < 1)
+        end
+      end
+    end
+    local p = parameter { 1 }
+    local sgd, loss = optim.sgd { p }, 0 / 0
+    function sgd.loss_of_step() return loss end
+    for _, skipped in ipairs { true, false } do
+      set_gradient(p, { 1 })
+      sgd:step()
+      assert.equal(skipped, sgd.skipped)
+      loss = 1
+    end
+  end)
+
   it('refuses what holds no parameters', function()
     assert.error_matches(function() optim.adamw {} end, 'optim.adamw: expected a module')
     assert.error_matches(function() optim.sgd(3) end, 'optim.sgd: expected a module')
