@@ -30,6 +30,38 @@ void ul_meta_counts(double *flops, double *bytes)
     *bytes = ul_meta_counted.bytes;
 }
 
+/* Products and attention that have run. Atomic: as the counts of meta. */
+static double flops_counted;
+
+void ul__count_flops(double flops)
+{
+    double before, after;
+    __atomic_load(&flops_counted, &before, __ATOMIC_RELAXED);
+    do after = before + flops;
+    while (!__atomic_compare_exchange(&flops_counted, &before, &after, 1, __ATOMIC_RELAXED,
+                                      __ATOMIC_RELAXED));
+}
+
+double ul_flops(void)
+{
+    double flops;
+    __atomic_load(&flops_counted, &flops, __ATOMIC_RELAXED);
+    return flops;
+}
+
+int ul__gemm(const ul_kernels *kernels, ul_stream *stream, void *c, const void *a, const void *b,
+             const ul_gemm *g)
+{
+    ul__count_flops(ul_flops_of_gemm(g));
+    return kernels->gemm(stream, c, a, b, g);
+}
+
+double ul_peak_flops(ul_dtype dtype)
+{
+    /* doubles are half as many to a register */
+    return ul_cpu_peak_flops(dtype == UL_BF16) / (dtype == UL_F64 ? 2 : 1);
+}
+
 void ul_meta_reset(void) { ul_meta_counted = (ul_meta_count){0, 0}; }
 
 int ul_threads(void) { return ul_cpu_threads(); }

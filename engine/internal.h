@@ -209,6 +209,11 @@ void ul__arena_stats(int64_t *cached, int64_t *system_allocations);
 const ul_kernels *ul__kernels(const ul_tensor *t);
 const ul_kernels *ul__kernels_of(ul_device device, ul_dtype dtype);
 ul_stream *ul__stream(const ul_tensor *t);
+/* Adds to ul_flops(). */
+void ul__count_flops(double flops);
+/* kernels->gemm, counted. */
+int ul__gemm(const ul_kernels *kernels, ul_stream *stream, void *c, const void *a, const void *b,
+             const ul_gemm *g);
 
 /* ---- loops (shape.c of kernels' arguments): checks nothing ---- */
 

@@ -92,6 +92,13 @@ int ul_set_threads(int n);
 const char *ul_isa(void);
 int ul_set_isa(const char *name);
 
+/* FLOPs of all products and attention so far, on any device, forward and backward; on meta those
+ * that would have run.
+ */
+double ul_flops(void);
+/* FLOP/s that the cpu's threads reach at best on that dtype (floats), measured for some 10 ms. */
+double ul_peak_flops(ul_dtype dtype);
+
 /* FLOPs and bytes that the meta device has counted since the last reset. */
 void ul_meta_counts(double *flops, double *bytes);
 void ul_meta_reset(void);

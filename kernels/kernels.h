@@ -104,6 +104,11 @@ typedef struct ul_meta_count {
 } ul_meta_count;
 extern ul_meta_count ul_meta_counted;
 
+/* The same FLOPs for a call on any device. */
+double ul_flops_of_gemm(const ul_gemm *g);
+double ul_flops_of_attention(const ul_attention_args *a);
+double ul_flops_of_attention_backward(const ul_attention_args *a);
+
 /* The cpu tables for the ISA level in force. Dtypes in the order f32 bf16 f64 i32 i64 u8. */
 const ul_kernels *ul_cpu_kernels(int dtype_index);
 
@@ -121,6 +126,12 @@ int ul_cpu_set_isa(const char *name);
 ul_stream *ul_cpu_stream(void);
 int ul_cpu_threads(void);
 void ul_cpu_set_threads(int n);
+
+/* FLOP/s of all threads of the pool together at the level in force, from registers, a multiply-add
+ * counting as two: f32, or (bf16) products of bf16 summed in f32 by the level's fastest
+ * instructions. One sample of some 10 ms.
+ */
+double ul_cpu_peak_flops(int bf16);
 
 #ifdef __cplusplus
 }

@@ -4,6 +4,8 @@
  */
 #include <math.h>
 
+#include <stddef.h>
+
 #include "kernels.h"
 
 #define PASTE(a, b) a##b
@@ -182,5 +184,39 @@ const ul_kernels JOIN(ul_kernels_meta_, UL_TYPE) = {
 };
 
 #if JOIN(IS_FIRST_, UL_TYPE)
+
 ul_meta_count ul_meta_counted;
+
+/* ---- the FLOPs of products and attention, for whoever runs them on another device ---- */
+
+#define TOLD_gemm               ~, 1
+#define TOLD_attention          ~, 1
+#define TOLD_attention_backward ~, 1
+#define TOLD(name)              SECOND_OF(TOLD_##name, 0, 0)
+
+#define TELL_0(name, signature, flops)
+#define TELL_1(name, signature, flops) \
+    static double flops_of_##name signature { return flops; }
+#define TELL(name, signature, flops, bytes) JOIN(TELL_, TOLD(name))(name, signature, flops)
+
+#undef UL_KERNEL_ANY
+#undef UL_KERNEL_FLOAT
+#define UL_KERNEL_ANY   TELL
+#define UL_KERNEL_FLOAT TELL
+#include "kernels.def"
+
+double ul_flops_of_gemm(const ul_gemm *g) { return flops_of_gemm(NULL, NULL, NULL, NULL, g); }
+
+double ul_flops_of_attention(const ul_attention_args *a)
+{
+    return flops_of_attention(NULL, NULL, NULL, NULL, NULL, NULL, a, NULL);
+}
+
+double ul_flops_of_attention_backward(const ul_attention_args *a)
+{
+    const ul_grad none = {NULL, 0};
+    return flops_of_attention_backward(NULL, none, none, none, NULL, NULL, NULL, NULL, NULL, NULL,
+                                       a, NULL);
+}
+
 #endif

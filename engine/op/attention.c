@@ -171,6 +171,7 @@ static int attention_backward(ul_call *call, ul_tensor *const *dy)
     UL_TRY(ul__grad_of(&dk, call, 1));
     UL_TRY(ul__grad_of(&dv, call, 2));
     UL_TRY(work_for(&work, q, &a, 1));
+    ul__count_flops(ul_flops_of_attention_backward(&a));
     int rc = ul__kernels(q)->attention_backward(
         ul__stream(q), dq, dk, dv, ul__data(dy[0]), ul__data(saved[O]), ul__data(saved[LSE]),
         ul__data(q), ul__data(saved[K]), ul__data(saved[V]), &a, ul__data(work));
@@ -221,6 +222,7 @@ int ul_attention(ul_tensor **o, ul_tensor **lse, ul_tensor *q, ul_tensor *k, ul_
         ul_attention_args a = args_of(&call);
         ul_tensor **saved = call.saved, *work = NULL;
         call.rc = work_for(&work, q, &a, 0);
+        if (call.rc == UL_OK) ul__count_flops(ul_flops_of_attention(&a));
         UL_RUN(&call, q, attention, ul__data(saved[O]), ul__data(saved[LSE]), ul__data(saved[Q]),
                ul__data(saved[K]), ul__data(saved[V]), &a, ul__data(work));
         ul_tensor_free(work);

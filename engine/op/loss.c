@@ -140,8 +140,8 @@ static int tile_gradients(const head *h, int64_t start, int64_t n)
                            .ldb = h->cols,
                            .ldc = h->cols,
                            .alpha = h->scale};
-        UL_TRY(kernels->gemm(stream, at(h->dx, start * h->cols), ul__data(h->d_logits),
-                             ul__data(h->w), &g));
+        UL_TRY(ul__gemm(kernels, stream, at(h->dx, start * h->cols), ul__data(h->d_logits),
+                        ul__data(h->w), &g));
     }
     if (!h->dw) return UL_OK;
     const ul_gemm g = {.m = h->vocabulary,
@@ -155,8 +155,8 @@ static int tile_gradients(const head *h, int64_t start, int64_t n)
                        .beta = start > 0,
                        .a_trans = 1,
                        .c_acc = 1};
-    return kernels->gemm(stream, ul__data(h->dw), ul__data(h->d_logits), at(h->x, start * h->cols),
-                         &g);
+    return ul__gemm(kernels, stream, ul__data(h->dw), ul__data(h->d_logits),
+                    at(h->x, start * h->cols), &g);
 }
 
 static int run_tiles(const head *h)
@@ -175,8 +175,8 @@ static int run_tiles(const head *h)
                            .alpha = 1,
                            .b_trans = 1,
                            .c_acc = 1};
-        UL_TRY(kernels->gemm(stream, ul__data(h->logits), at(h->x, start * h->cols), ul__data(h->w),
-                             &g));
+        UL_TRY(ul__gemm(kernels, stream, ul__data(h->logits), at(h->x, start * h->cols),
+                        ul__data(h->w), &g));
         UL_TRY(kernels->cross_entropy_tile(stream, at(h->each, start), ul__given(h->d_logits),
                                            ul__data(h->logits), at(h->targets, start), n,
                                            h->vocabulary, h->ignore_index));

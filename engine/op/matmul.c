@@ -150,8 +150,8 @@ static int multiply(const ul_kernels *kernels, ul_stream *stream, const matrices
         for (d = 0; d < l.ndim; d++) {
             if (l.stride[0][d] == 0 && index[d] > 0) g.beta = 1;
         }
-        UL_TRY(kernels->gemm(stream, moved(c, &l, 0, index), moved(a, &l, 1, index),
-                             moved(b, &l, 2, index), &g));
+        UL_TRY(ul__gemm(kernels, stream, moved(c, &l, 0, index), moved(a, &l, 1, index),
+                        moved(b, &l, 2, index), &g));
         for (d = l.ndim - 1; d >= 0 && ++index[d] == l.shape[d]; d--) index[d] = 0;
     }
     return UL_OK;

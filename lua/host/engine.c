@@ -151,6 +151,26 @@ static int isa(lua_State *L)
     return 1;
 }
 
+/* flops() -> FLOPs of all products and attention so far */
+static int flops(lua_State *L)
+{
+    host_arguments(L, "flops", 0);
+    lua_pushnumber(L, ul_flops());
+    return 1;
+}
+
+/* peak_flops(dtype) -> FLOP/s that the cpu reaches at best */
+static int peak_flops(lua_State *L)
+{
+    host_arguments(L, "peak_flops", 1);
+    int dtype = UL_F32;
+    if (!lua_isnil(L, 1)) dtype = host_choice(L, 1, "peak_flops", "dtype", host_dtypes);
+    if (dtype != UL_F32 && dtype != UL_BF16 && dtype != UL_F64)
+        host_fail(L, "peak_flops: dtype must be f32, bf16 or f64, got %s", host_dtypes[dtype]);
+    lua_pushnumber(L, ul_peak_flops((ul_dtype)dtype));
+    return 1;
+}
+
 /* ---- for tests ---- */
 
 /* debug_fail_allocation(n): makes the n-th allocation from now fail; 0 turns that off */
@@ -182,6 +202,8 @@ const host_function host_engine[] = {
     {"reset_meta_counts", reset_meta_counts, NULL, HOST_MODULE},
     {"threads", threads, NULL, HOST_MODULE},
     {"isa", isa, NULL, HOST_MODULE},
+    {"flops", flops, NULL, HOST_MODULE},
+    {"peak_flops", peak_flops, NULL, HOST_MODULE},
     {"debug_fail_allocation", debug_fail_allocation, NULL, HOST_MODULE},
     {"debug_allocations", debug_allocations, NULL, HOST_MODULE},
     {NULL, NULL, NULL, 0},

@@ -41,7 +41,6 @@
 local Tensor = {}
 
 -- ---- making tensors ----
-
 --- All of these take (2, 3, options), ({ 2, 3 }, options) or { 2, 3, dtype = 'f64' }.
 ---@class ulysses
 ---@field empty fun(...): Tensor not filled
@@ -89,7 +88,6 @@ function ul.arange(...) end
 function ul.is_tensor(value) end
 
 -- ---- how long it lives ----
-
 --- Takes it out of its scope; returns it.
 ---@return Tensor
 function Tensor:keep() end
@@ -116,7 +114,6 @@ function ul.scope_begin(name) end
 function ul.scope_end(scope, ...) end
 
 -- ---- gradients ----
-
 --- Makes a leaf whose gradient is kept; returns it.
 ---@param on? boolean
 ---@return Tensor
@@ -161,7 +158,6 @@ function ul.is_grad_enabled() end
 function ul.fn(definition) end
 
 -- ---- random numbers ----
-
 ---@param seed integer
 function ul.manual_seed(seed) end
 --- Seed and position of the generator; either is a string where it has no exact number.
@@ -173,7 +169,6 @@ function ul.random_state() end
 function ul.set_random_state(seed, next) end
 
 -- ---- the engine ----
-
 ---@class Memory
 ---@field live integer bytes in use by tensors
 ---@field peak integer the most that live has been since reset_peak_memory()
@@ -204,9 +199,13 @@ function ul.threads(n) end
 ---@param name? 'base'|'avx2'|'avx512'|'avx512bf16'
 ---@return string
 function ul.isa(name) end
+---@return number flops of all products and attention so far; on meta those that would have run
+function ul.flops() end
+---@param dtype? 'f32'|'bf16'|'f64'
+---@return number flops per second that the CPU reaches at best, measured for some 10 ms
+function ul.peak_flops(dtype) end
 
 -- ---- optimizers: in place, outside of the tape ----
-
 ---@class AdamwOptions
 ---@field lr? number 1e-3
 ---@field betas? number[] { 0.9, 0.999 }

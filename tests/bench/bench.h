@@ -2,12 +2,6 @@
 #ifndef UL_BENCH_H
 #define UL_BENCH_H
 
-/* FLOP/s of all threads of the pool together at that ISA level, a multiply-add counting as two:
- * f32, or products of bf16 summed in f32 by the fastest instructions of the level. One sample of
- * some 10 ms.
- */
-double bench_peak_flops(const char *isa, int bf16);
-
 /* Bytes/s between memory and all threads together, the better of reading and copying, where what is
  * read and what is written both count. One sample.
  */

@@ -11,7 +11,6 @@ local ffi = require 'ffi'
 local ul = require 'ulysses'
 
 ffi.cdef [[
-double bench_peak_flops(const char *isa, int bf16);
 double bench_peak_bandwidth(void);
 double bench_now(void);
 ]]
@@ -60,7 +59,7 @@ local function measure(case)
     ul.scope(run)
     local repeats = math.max(1, math.floor(SECONDS / time(run, 1)))
     for i = 1, ROUNDS do
-      arithmetic[i] = flops / peak.bench_peak_flops(ul.isa(), case.dtype == 'bf16' and 1 or 0)
+      arithmetic[i] = flops / ul.peak_flops(case.dtype)
       memory[i] = bytes / peak.bench_peak_bandwidth()
       times[i] = time(run, repeats)
     end
@@ -74,8 +73,8 @@ end
 
 local pattern = arg[1]
 print(('isa %s, %d threads; peak %.0f GFLOP/s f32, %.0f bf16, %.0f GB/s'):format(
-  ul.isa(), ul.threads(), peak.bench_peak_flops(ul.isa(), 0) / 1e9,
-  peak.bench_peak_flops(ul.isa(), 1) / 1e9, peak.bench_peak_bandwidth() / 1e9))
+  ul.isa(), ul.threads(), ul.peak_flops 'f32' / 1e9,
+  ul.peak_flops 'bf16' / 1e9, peak.bench_peak_bandwidth() / 1e9))
 print(line:format('op', 'size', 'dtype', 'time ms', 'floor ms', 'by', 'share'))
 for _, case in ipairs(dofile(folder .. '/ops.lua')) do
   if not pattern or case.op:find(pattern, 1, true) then measure(case) end
