@@ -27,6 +27,11 @@ function log.flops(flops)
   return short(flops, { ' FLOP', ' kFLOP', ' MFLOP', ' GFLOP', ' TFLOP', ' PFLOP' }, 1000)
 end
 
+--- '850', '3.3 M', '8.0 B'
+---@param n number
+---@return string
+function log.count(n) return short(n, { '', ' k', ' M', ' B' }, 1000) end
+
 --- '0:42', '3:12', '1:02:03'
 ---@param seconds number
 ---@return string

@@ -1,100 +1,133 @@
 -- run.lua - ul.run: the loop around a training step, its record, and evaluation.
 local core = require 'ulysses.core'
 local ul = require 'ulysses'
+local checkpoint = require 'ulysses.checkpoint'
 local folder = require 'ulysses.folder'
 local log = require 'ulysses.log'
-local metrics = require 'ulysses.metrics'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
+local record = require 'ulysses.record'
+local resume = require 'ulysses.resume'
+local stop = require 'ulysses.stop'
 
 local nan = 0 / 0
+
+-- On the meta device a step shows all there is to know; the second sees the optimizer's state.
+local META_STEPS = 2
 
 ---@class Run
 ---@field step integer the step at work, or the last one taken
 ---@field losses number[] of every step so far, of the sittings before this one too
+---@field resumed integer|nil the step that this sitting began behind, where it did not begin at 0
 ---@field dir string|nil
 local Run = {}
 Run.__index = Run
 
+-- The first parameter tells the device and the dtype of the arithmetic.
+local function first_parameter(model)
+  return model.parameters and model:parameters()[1] or nil
+end
+
 --- A training run.
----   dir        folder for metrics, checkpoints, samples and the report; nil or '': nothing is kept
----   config     the settings, for the record
----   log_every  a line is printed for the first step, the last, and every so many (0: none); on a
----              terminal there is one line, drawn again and again
+---   dir          folder for metrics, checkpoints, samples and the report; nil or '': nothing is
+---                kept. A run that finds a checkpoint there goes on from it.
+---   config       the settings, for the record
+---   log_every    a line is printed for the first step, the last, and every so many (0: none); on a
+---                terminal there is one line, drawn again and again
+---   keep         how many checkpoints stay
+---   tensorboard  whether to write event files for TensorBoard too
 ---@param given { model: table, optim: table?, data: table, dir: string?, config: table?,
----  log_every: integer? }
+---  log_every: integer?, keep: integer?, tensorboard: boolean? }
 ---@return Run
 local function new(given)
   local fields = options.read('run', given, {
     model = options.none, optim = options.none, data = options.none, dir = options.none,
-    config = options.none, log_every = 10,
+    config = options.none, log_every = 10, keep = 2, tensorboard = false,
   })
-  if type(fields.model) ~= 'table' then raise('run: model = is missing') end
-  if fields.dir == '' then fields.dir = nil end
+  if type(fields.model) ~= 'table' then raise 'run: a model is needed' end
+  local parameter = first_parameter(fields.model)
+  fields.dtype = parameter and parameter:dtype() or 'f32'
+  fields.on_meta = parameter ~= nil and parameter:device() == 'meta'
+  if fields.dir == '' or fields.on_meta then fields.dir = nil end
   fields.losses, fields.step, fields.tokens, fields.seconds = {}, 0, 0, 0
-  fields.given, fields.display = {}, log.new(fields.log_every)
-  if fields.dir then
-    fields.lock = folder.open(fields.dir)
-    fields.metrics = metrics.open(fields.dir .. '/metrics.jsonl', 0)
-  end
+  fields.bad, fields.display = 0, log.new(fields.on_meta and 0 or fields.log_every)
+  if fields.dir then fields.lock = folder.open(fields.dir) end
   return setmetatable(fields, Run)
 end
 
--- ---- one step ----
+-- ---- steps ----
 
 local function begin_step(self)
   self.step = self.step + 1
   self.scope = ul.scope_begin('step ' .. self.step)
-  self.began, self.recorded, self.given = core.system.clock(), false, {}
+  self.random = { ul.random_state() }
+  self.updates = self.optim and self.optim.steps
+  self.recorded, self.given = false, {}
+  self.tokens_before = self.tokens
+  self.began, self.flops_before = core.system.clock(), ul.flops()
   self.batch = self.data:at(self.step)
 end
 
--- The order in which values are shown; the others follow by name.
-local order = { grad_norm = 1, lr = 2 }
-
-local function show(self, record, seconds)
-  if not self.display:wants(self.step, self.last) then return end
-  self.display:step(record, {
-    last = self.last, given = self.given, order = order, tokens_per_s = record.tokens_per_s,
-    seconds_left = (self.last - self.step) * seconds,
-  })
-end
-
--- Writes down what is known of the step, once.
-local function record_step(self)
-  if not self.scope or self.recorded then return end
-  self.recorded = true
-  local seconds, tokens = core.system.clock() - self.began, self.batch.inputs:numel()
-  self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
-  local record = {
-    step = self.step, loss = self.batch:loss(), tokens = self.tokens, seconds = self.seconds,
-    tokens_per_s = tokens / seconds, peak_bytes = ul.memory('cpu').peak,
-  }
-  for name, value in pairs(self.given) do record[name] = value end
-  self.losses[self.step] = record.loss
-  self.pace = self.pace and 0.9 * self.pace + 0.1 * seconds or seconds
-  if self.metrics then self.metrics:write(record) end
-  show(self, record, self.pace)
-end
-
-local function end_step(self)
-  record_step(self)
+local function close_step(self)
   ul.scope_end(self.scope)
   self.scope, self.batch = nil, nil
 end
 
---- Iterates over step (from 1) and its batch. Each step is a scope: what it makes and does not
---- :keep() is freed before the next one.
+local function end_step(self)
+  record.step(self)
+  close_step(self)
+  if self.save_due then self:save() end
+  stop.where_nothing_is_learnt(self)
+  stop.where_asked_to(self)
+end
+
+-- A step that an error or a break has cut short is taken where its update is, else it is not.
+local function leave_step(self)
+  if not self.scope then return end
+  if stop.has_updated(self) then
+    record.step(self)
+    return close_step(self)
+  end
+  close_step(self)
+  self.losses[self.step], self.tokens = nil, self.tokens_before
+  self.step = self.step - 1
+  ul.set_random_state(unpack(self.random))
+  if self.optim then self.optim:zero_grad() end
+end
+
+local function begin(self)
+  self.begun = true
+  if self.optim then
+    function self.optim.loss_of_step() return self.batch and self.batch:loss() or 0 end
+  end
+  if self.dir then
+    resume(self)
+    record.open(self)
+  end
+  ul.reset_peak_memory()
+end
+
+local function finish(self)
+  stop.watch(self, false)
+  if self.dir then self:save() end
+  log.leave()
+  if self.on_meta then log.say('%s', record.plan(self)) end
+end
+
+--- Iterates over step (from 1, or behind the newest checkpoint) and its batch. Each step is a
+--- scope: what it makes and does not :keep() is freed before the next one. Behind the last step the
+--- run is saved. SIGTERM and Ctrl-C end the step at work first.
 ---@param n integer how many steps there are to be in all
 ---@return fun(): integer?, table?
 function Run:steps(n)
-  self.last = n
+  leave_step(self)
+  self.last = self.on_meta and math.min(n, META_STEPS) or n
+  if not self.begun then begin(self) end
+  resume.tell(self)
+  stop.watch(self, true)
   return function()
     if self.scope then end_step(self) end
-    if self.step >= n then
-      log.leave()
-      return nil
-    end
+    if self.step >= self.last then return finish(self) end
     begin_step(self)
     return self.step, self.batch
   end
@@ -104,12 +137,31 @@ end
 ---@param values table<string, number|userdata>
 function Run:log(values)
   if not self.scope then raise('run:log: no step is at work') end
-  local fresh = { step = self.step }
-  for name, value in pairs(values) do
-    if ul.is_tensor(value) then value = value:item() end
-    self.given[name], fresh[name] = value, value
-  end
-  if self.recorded and self.metrics then self.metrics:write(fresh) end
+  record.add(self, values)
+end
+
+-- ---- checkpoints ----
+
+--- Saves the run in its folder, so that it can go on behind this step; what was saved before stays
+--- until then. Where there is no folder, it does nothing. A step that was skipped is no state to go
+--- on from: then the next good one is saved.
+---@return string|nil path
+function Run:save()
+  if not self.dir or not self.begun then return nil end
+  record.step(self)
+  self.save_due = self.bad > 0
+  if self.save_due then return nil end
+  if self.saved == self.step then return self.saved_path end
+  stop.signals.hold()
+  local ok, path = pcall(checkpoint.save, self.dir, self.step, {
+    model = self.model, optim = self.optim, config = self.config, keep = self.keep,
+    state = { data = resume.fingerprint(self.data), tokens = self.tokens, seconds = self.seconds },
+  })
+  if ok then self.saved, self.saved_path = self.step, path end
+  stop.signals.release()
+  if ok then return path end
+  log.leave()
+  error(path, 0)
 end
 
 -- ---- evaluation ----
@@ -117,25 +169,47 @@ end
 --- The mean loss over all labels of `data`, each row once, and its exponential; the record gets
 --- both, and nothing else is changed.
 ---@param data table what :batch() returns
----@return number loss
+---@return number loss NaN where there is no label
 ---@return number perplexity
 function Run:eval(data)
-  record_step(self)
+  record.step(self)
+  if self.on_meta then return nan, nan end
   local sum, count = 0, 0
-  ul.no_grad(function()
+  local function add(batch)
+    self.model(batch)
+    sum, count = sum + batch:loss() * batch.count, count + batch.count
+  end
+  stop.watched(self, ul.no_grad, function()
     for batch in data:once() do
-      ul.scope(function()
-        self.model(batch)
-        sum, count = sum + batch:loss() * batch.count, count + batch.count
-      end)
+      ul.scope(add, batch)
+      stop.where_asked_to(self)
     end
   end)
   local loss = count > 0 and sum / count or nan
-  local perplexity = math.exp(loss)
-  if self.metrics then
-    self.metrics:write { step = self.step, eval_loss = loss, perplexity = perplexity }
-  end
-  return loss, perplexity
+  record.evaluation(self, loss, math.exp(loss))
+  return loss, math.exp(loss)
+end
+
+--- Text that the model writes behind `prompt`; the record gets it too. Options as for ul.generate;
+--- without a seed the step is the seed.
+---@param prompt string
+---@param given table?
+---@return string
+function Run:sample(prompt, given)
+  record.step(self)
+  local how = { seed = self.step }
+  for key, value in pairs(given or {}) do how[key] = value end
+  local text = ul.generate(self.model, prompt, how)
+  record.sample(self, prompt, text)
+  return text
+end
+
+--- Writes the page about the run, runs/x/report.html.
+---@return string path
+function Run:report()
+  if not self.dir then raise 'run:report: the run has no folder; give ul.run a dir' end
+  record.step(self)
+  return require('ulysses.report').write(self.dir)
 end
 
 return new

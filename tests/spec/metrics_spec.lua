@@ -25,7 +25,8 @@ local function new_run(given)
     return { inputs = ul.zeros(2, 3), loss = function() return weight:square():sum():item() end }
   end
   given = given or {}
-  given.model, given.data, given.dir, given.log_every = {}, data, folder .. '/run', 0
+  given.model, given.data, given.log_every = ul.nn.Linear(1, 1), data, 0
+  given.dir = folder .. '/run'
   return ul.run(given)
 end
 
@@ -68,7 +69,7 @@ describe('metrics', function()
 
   it('have evaluations beside the steps', function()
     local run = new_run()
-    run.model = setmetatable({}, { __call = function() end })
+    function run.model.forward() end
     local data = { once = function()
       local left = 2
       return function()

@@ -1,0 +1,167 @@
+-- record.lua - what a run writes down: a record of each step, on the terminal and in its folder.
+local core = require 'ulysses.core'
+local ul = require 'ulysses'
+local folder = require 'ulysses.folder'
+local log = require 'ulysses.log'
+local metrics = require 'ulysses.metrics'
+local tensorboard = require 'ulysses.tensorboard'
+
+local nan = 0 / 0
+
+local record = {}
+
+-- ---- a step ----
+
+-- The order in which values are shown; the others follow by name.
+local order = { grad_norm = 1, lr = 2 }
+
+-- Measured when it is first shown: it takes a moment.
+local function peak_of(self)
+  if not self.peak then
+    for _ = 1, 3 do self.peak = math.max(self.peak or 0, ul.peak_flops(self.dtype)) end
+  end
+  return self.peak
+end
+
+local function show(self, values)
+  if not self.display:wants(self.step, self.last) then return end
+  self.display:step(values, {
+    last = self.last, given = self.given, order = order, tokens_per_s = values.tokens_per_s,
+    flops_per_s = values.flops_per_s, peak = values.flops_per_s > 0 and peak_of(self) or 1,
+    seconds_left = (self.last - self.step) * self.pace,
+  })
+end
+
+local function write(self, values)
+  if self.metrics then self.metrics:write(values) end
+  if self.events then self.events:write(values) end
+end
+
+--- Writes down what is known of the step at work, once.
+---@param self Run
+function record.step(self)
+  if not self.scope or self.recorded then return end
+  self.recorded = true
+  local seconds, tokens = core.system.clock() - self.began, self.batch.inputs:numel()
+  local flops = ul.flops() - self.flops_before
+  self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
+  local values = {
+    step = self.step, loss = self.batch:loss(), tokens = self.tokens, seconds = self.seconds,
+    tokens_per_s = tokens / seconds, flops_per_s = flops / seconds,
+    peak_bytes = ul.memory('cpu').peak,
+  }
+  for name, value in pairs(self.given) do values[name] = value end
+  if self.optim and self.optim.skipped then values.skipped = true end
+  self.losses[self.step] = values.loss
+  self.pace = self.pace and 0.9 * self.pace + 0.1 * seconds or seconds
+  self.flops_of_step, self.tokens_of_step = flops, tokens
+  if not self.on_meta then
+    local bad = values.skipped or values.loss - values.loss ~= 0
+    self.bad = bad and self.bad + 1 or 0
+    if not bad then self.last_good = self.step end
+  end
+  write(self, values)
+  show(self, values)
+end
+
+--- Adds values to the step's record: numbers, or tensors of one element.
+---@param self Run
+---@param values table<string, number|userdata>
+function record.add(self, values)
+  local fresh = { step = self.step }
+  for name, value in pairs(values) do
+    if ul.is_tensor(value) then value = value:device() == 'meta' and nan or value:item() end
+    self.given[name], fresh[name] = value, value
+  end
+  if self.recorded then write(self, fresh) end
+end
+
+---@param self Run
+---@param loss number
+---@param perplexity number
+function record.evaluation(self, loss, perplexity)
+  local last = self.evaluated
+  if last and last.step == self.step and last.eval_loss == loss then return end
+  self.evaluated = { step = self.step, eval_loss = loss, perplexity = perplexity }
+  write(self, self.evaluated)
+end
+
+-- What UTF-8 is made of: runs of ASCII, then characters of two, three and four bytes.
+local well_formed = {
+  '^[\1-\127]+', '^[\194-\223][\128-\191]', '^\224[\160-\191][\128-\191]',
+  '^[\225-\236\238\239][\128-\191][\128-\191]', '^\237[\128-\159][\128-\191]',
+  '^\240[\144-\191][\128-\191][\128-\191]', '^[\241-\243][\128-\191][\128-\191][\128-\191]',
+  '^\244[\128-\143][\128-\191][\128-\191]',
+}
+
+local function character_end(text, at)
+  for _, pattern in ipairs(well_formed) do
+    local _, last = text:find(pattern, at)
+    if last then return last end
+  end
+end
+
+-- Bytes as JSON can hold them: what is no UTF-8 becomes '?'.
+local function readable(text)
+  local parts, at = {}, 1
+  while at <= #text do
+    local last = character_end(text, at)
+    parts[#parts + 1] = last and text:sub(at, last) or '?'
+    at = (last or at) + 1
+  end
+  return table.concat(parts)
+end
+
+---@param self Run
+---@param prompt string
+---@param text string
+function record.sample(self, prompt, text)
+  if not self.samples then return end
+  self.samples:write { step = self.step, prompt = readable(prompt), text = readable(text) }
+end
+
+-- ---- the folder ----
+
+local function cpu_name()
+  local file = io.open '/proc/cpuinfo'
+  local text = file and file:read '*a' or ''
+  if file then file:close() end
+  return text:match 'model name%s*: ([^\n]*)'
+end
+
+-- What the report says about where and how the run was made.
+local function describe(self)
+  local model = self.model
+  return {
+    config = self.config, dtype = self.dtype, steps = self.last,
+    parameters = model.n_parameters and model:n_parameters() or nil,
+    started = core.system.now(), resumed = self.resumed,
+    machine = { cpu = cpu_name(), isa = ul.isa(), threads = ul.threads(),
+                peak_flops = peak_of(self) },
+  }
+end
+
+--- Opens the files of the run's folder to go on behind its step, and takes the losses from them.
+---@param self Run
+function record.open(self)
+  for step = 1, self.step do self.losses[step] = nan end
+  self.metrics = metrics.open(self.dir .. '/metrics.jsonl', self.step, function(values)
+    if type(values.loss) == 'number' then self.losses[values.step] = values.loss end
+    if values.eval_loss then self.evaluated = values end
+  end)
+  self.samples = metrics.open(self.dir .. '/samples.jsonl', self.step)
+  if self.tensorboard then self.events = tensorboard.open(self.dir, self.step) end
+  folder.write(self.dir .. '/run.json', ul.json.encode(describe(self), { indent = 1 }) .. '\n')
+end
+
+--- One line about a run on the meta device: what a step takes.
+---@param self Run
+---@return string
+function record.plan(self)
+  local parameters = self.model.n_parameters and self.model:n_parameters() or 0
+  return ('plan: %s parameters; a step of %d tokens takes %s at its peak and %s'):format(
+    log.count(parameters), self.tokens_of_step or 0, log.bytes(ul.memory('meta').peak),
+    log.flops(self.flops_of_step or 0))
+end
+
+return record

@@ -1,0 +1,71 @@
+-- resume.lua - how a run finds what it has done before, and goes on as if it had never stopped.
+local checkpoint = require 'ulysses.checkpoint'
+local log = require 'ulysses.log'
+local refuse = require 'ulysses.refuse'
+
+local resume = {}
+
+--- What tells the data apart from other data; nil where they cannot say.
+---@param data table
+---@return table|nil
+function resume.fingerprint(data) return data.fingerprint and data:fingerprint() end
+
+-- Leaves of nested tables by their path.
+local function leaves(settings, prefix, found)
+  for key, value in pairs(settings or {}) do
+    local path = prefix .. tostring(key)
+    if type(value) == 'table' then leaves(value, path .. '.', found) else found[path] = value end
+  end
+  return found
+end
+
+-- 'lr 0.001 -> 0.0005' for each setting that is not what it was.
+local function changes(before, after)
+  before, after = leaves(before, '', {}), leaves(after, '', {})
+  local list = {}
+  local function compare(name)
+    if before[name] == after[name] then return end
+    list[#list + 1] = ('%s %s -> %s'):format(name, tostring(before[name]), tostring(after[name]))
+  end
+  for name in pairs(before) do compare(name) end
+  for name in pairs(after) do
+    if before[name] == nil then compare(name) end
+  end
+  table.sort(list)
+  return list
+end
+
+-- Finds the newest checkpoint of the run's folder, and takes everything from it. Other data would
+-- make another run of it: refused.
+local function take_up(run)
+  local state = checkpoint.load(run.dir, {
+    model = run.model, optim = run.optim,
+    warn = function(sentence) log.say('%s', sentence) end,
+  })
+  if not state then return end
+  local difference = state.data and run.data.difference and run.data:difference(state.data)
+  if difference then
+    refuse("run: '%s' was trained on %s; give this run a folder of its own", run.dir, difference)
+  end
+  run.step, run.resumed, run.saved = state.step, state.step, state.step
+  run.saved_path = ('%s/step-%d'):format(run.dir, state.step)
+  run.last_good = state.step
+  run.tokens, run.seconds = state.tokens or 0, state.seconds or 0
+  run.changes = run.config and changes(checkpoint.config(run.dir), run.config) or {}
+end
+
+--- Says, once, that the run goes on, and what has changed.
+---@param run Run
+function resume.tell(run)
+  if not run.changes then return end
+  if run.step < run.last then
+    log.say('resumed %s at step %d of %d', run.dir, run.step, run.last)
+  else
+    log.say('%s is complete at step %d: nothing is left to do (more steps go on, another folder '
+            .. 'begins anew)', run.dir, run.step)
+  end
+  if #run.changes > 0 then log.say('changed since: %s', table.concat(run.changes, ', ')) end
+  run.changes = nil
+end
+
+return setmetatable(resume, { __call = function(_, run) return take_up(run) end })

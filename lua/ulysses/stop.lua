@@ -1,0 +1,88 @@
+-- stop.lua - how a run ends before its last step: on a signal, or where it learns nothing any more.
+local core = require 'ulysses.core'
+local log = require 'ulysses.log'
+local refuse = require 'ulysses.refuse'
+
+-- So many steps in a row without a finite loss and gradient, and the run stops.
+local PATIENCE = 5
+
+local INTERRUPTED = 130 -- the exit status of a program that Ctrl-C has ended
+
+local function nothing() end
+local deaf = { watch = nothing, pending = nothing, take = nothing, hold = nothing,
+               release = nothing }
+
+local stop = { signals = core.signals or deaf }
+
+--- From now on signals are noted, or no longer. A loop that was left by an error may have left them
+--- watched.
+---@param run Run
+---@param on boolean
+function stop.watch(run, on)
+  if run.watched then stop.signals.watch(false) end
+  if on then stop.signals.watch(true) end
+  run.watched = on
+end
+
+--- Whether the step at work has moved the weights already.
+---@param run Run
+---@return boolean
+function stop.has_updated(run)
+  return run.optim ~= nil and run.optim.steps > run.updates
+end
+
+--- Calls f, after training too, with signals noted.
+---@param run Run
+---@param f function
+function stop.watched(run, f, ...)
+  if run.watched or not run.begun then return f(...) end
+  stop.watch(run, true)
+  local ok, problem = pcall(f, ...)
+  stop.watch(run, false)
+  if not ok then error(problem, 0) end
+end
+
+--- Refuses to go on after too many bad steps in a row. Their updates were skipped, so the weights
+--- are those of the last good one.
+---@param run Run
+function stop.where_nothing_is_learnt(run)
+  if run.bad < PATIENCE then return end
+  stop.watch(run, false)
+  log.leave()
+  local weights = run.last_good and ('those after step %d'):format(run.last_good)
+    or 'those at the start'
+  local saved = run.saved and ('; %s is the last checkpoint'):format(run.saved_path) or ''
+  refuse('run: the loss or its gradient was not finite in %d steps in a row, up to step %d (loss '
+         .. '%s, grad_norm %s); the weights are %s%s', PATIENCE, run.step,
+         tostring(run.losses[run.step]), tostring(run.given.grad_norm or 'unknown'), weights, saved)
+end
+
+local function save_and_leave(run, what)
+  local path = run:save()
+  log.leave()
+  local done = ('%s after step %d of %d'):format(
+    what == 'terminate' and 'terminated' or 'interrupted', run.step, run.last)
+  if path then
+    log.say('%s; saved %s, and the same command goes on from there', done, path)
+  else
+    log.say('%s; nothing is saved', done)
+  end
+  os.exit(what == 'terminate' and 0 or INTERRUPTED, true)
+end
+
+--- Does what a signal has asked for meanwhile. SIGTERM saves and ends the program; Ctrl-C opens the
+--- prompt where there is one, else it does the same. Neither before the step at work is taken.
+---@param run Run
+function stop.where_asked_to(run)
+  local what = run.watched and stop.signals.pending()
+  if not what or run.scope and (what == 'interrupt' or not stop.has_updated(run)) then return end
+  stop.signals.take()
+  local repl = what == 'interrupt' and require 'ulysses.repl'
+  if repl and repl.available() then
+    log.leave()
+    return repl.inside(('interrupted after step %d of %d'):format(run.step, run.last))
+  end
+  save_and_leave(run, what)
+end
+
+return stop
