@@ -1,16 +1,27 @@
 -- llama3.lua - a Llama 3, trained from scratch on bytes of text.
 --
---   ulysses-lua recipes/llama3.lua                          as below
---   ulysses-lua recipes/llama3.lua steps=500 model.dim=512  any setting is overridden like this
+--   ulysses-lua recipes/llama3.lua                           as below
+--   ulysses-lua recipes/llama3.lua steps=2000 model.dim=512  any setting is overridden like this
 local ul = require 'ulysses'
 local nn, F = ul.nn, ul.F
 
 local recipe = ul.recipe 'llama3' {
   model = { vocab = 260, dim = 256, n_layers = 4, n_heads = 8, n_kv_heads = 4, ffn = 688,
-            rope_theta = 500000, eps = 1e-5, tied = false },
-  data = ul.data.sample(), tokenizer = 'bytes', held_out = 0.05,
-  seq_len = 512, batch = 2, accumulate = 1, steps = 600, lr = 1e-3, warmup = 30, clip = 1.0,
-  weight_decay = 0.1, dtype = 'f32', seed = 1, log_every = 10,
+            rope_theta = 500000, eps = 1e-5,
+            tied = false },        -- whether embedding and head are one matrix
+  data = ul.data.sample(),         -- a file of text, or a pattern: 'docs/*.md'
+  tokenizer = 'bytes',
+  held_out = 0.05,                 -- the share of the text, at its end, kept for the test
+  seq_len = 256, batch = 4,        -- tokens in a row; rows in a step
+  accumulate = 1,                  -- parts that a step is done in, to save memory
+  steps = 1000, lr = 2e-3,
+  warmup = 50,                     -- steps in which lr rises; then it falls to a tenth
+  clip = 1.0,                      -- the largest norm of a step's gradient
+  weight_decay = 0.1, dtype = 'f32', seed = 1,
+  out = 'runs/llama3',             -- where the run is kept and resumed; '' keeps nothing
+  save_every = 100, keep = 2,      -- steps between checkpoints; how many stay
+  log_every = 10, tensorboard = false,
+  prompt = 'A hacker is',          -- what the sample at the end begins with
 }
 
 local Attention = nn.class 'Attention'
@@ -54,7 +65,7 @@ local Llama = nn.class 'Llama'
 Llama.Attention = Attention                  -- another model may have another (see mistral.lua)
 function Llama:init(c)
   self.rope_theta = c.rope_theta
-  self.embed = nn.Embedding(c.vocab, c.dim)
+  self.embed = nn.Embedding(c.vocab, c.dim, { std = c.tied and 0.02 or 0.5 })
   self.layers = nn.List()
   for _ = 1, c.n_layers do self.layers:append(Block(c, self.Attention(c))) end
   self.norm = nn.RMSNorm(c.dim, { eps = c.eps })
@@ -86,8 +97,9 @@ function recipe.train(cfg, Model)            -- Model: another class, of the sam
   local text = ul.data.read(cfg.data):tokenize(cfg.tokenizer)
   local train, held_out = text:hold_out(cfg.held_out)
   local data = train:pack(cfg.seq_len):shuffle { seed = cfg.seed }:batch(cfg.batch)
-  local run = ul.run { model = model, optim = optim, data = data, log_every = cfg.log_every }
-  for step, batch in run:steps(cfg.steps) do
+  local run = ul.run { dir = cfg.out, config = cfg, model = model, optim = optim, data = data,
+                       keep = cfg.keep, log_every = cfg.log_every, tensorboard = cfg.tensorboard }
+  for step, batch in run:steps(cfg.steps) do -- resumes by itself
     optim.lr = ul.optim.cosine(step, cfg)
     for micro in batch:micros(cfg.accumulate) do
       model(micro):backward()                -- each loss arrives divided by the step's labels
@@ -95,12 +107,15 @@ function recipe.train(cfg, Model)            -- Model: another class, of the sam
     local norm = optim:clip(cfg.clip)
     optim:step()                             -- and clears the gradients
     run:log { grad_norm = norm, lr = optim.lr }
+    if step % cfg.save_every == 0 then run:save() end
   end
-  local loss = run:eval(held_out:pack(cfg.seq_len):batch(cfg.batch))
-  print(('first loss     %.4f  (ln of the vocabulary %.4f)'):format(run.losses[1],
-                                                                  math.log(cfg.model.vocab)))
-  print(('held-out loss  %.4f  (bigram entropy of the text %.4f)'):format(loss,
-                                                                         text:bigram_entropy()))
+  if run.on_meta then return model, run end  -- nothing was computed, so nothing was learnt
+
+  local loss, perplexity = run:eval(held_out:pack(cfg.seq_len):batch(cfg.batch))
+  local function say(...) print(('%-14s %.4f  (%s %.4f)'):format(...)) end
+  say('first loss', run.losses[1], 'ln of the vocabulary', math.log(cfg.model.vocab))
+  say('held-out loss', loss, 'bigram entropy of the text', text:bigram_entropy())
+  print(('perplexity     %.2f'):format(perplexity))
   return model, run
 end
 

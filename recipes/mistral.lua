@@ -1,18 +1,30 @@
 -- mistral.lua - a Mistral, trained from scratch on bytes of text: llama3.lua, but a token sees only
 -- the last few tokens of the layer below, and heads may be wider than their share of dim.
 --
---   ulysses-lua recipes/mistral.lua model.window=64 model.head_dim=64
+--   ulysses-lua recipes/mistral.lua model.window=32 model.head_dim=64
 local ul = require 'ulysses'
 local llama3 = require 'recipes.llama3'
 local nn, F = ul.nn, ul.F
 
 local recipe = ul.recipe 'mistral' {
-  model = { vocab = 260, dim = 256, n_layers = 4, n_heads = 8, n_kv_heads = 2, head_dim = 32,
-            window = 128,                    -- tokens that one sees, itself among them; 0: all
-            ffn = 688, rope_theta = 10000, eps = 1e-5, tied = false },
-  data = ul.data.sample(), tokenizer = 'bytes', held_out = 0.05,
-  seq_len = 512, batch = 2, accumulate = 1, steps = 600, lr = 1e-3, warmup = 30, clip = 1.0,
-  weight_decay = 0.1, dtype = 'f32', seed = 1, log_every = 10,
+  model = { vocab = 260, dim = 256, n_layers = 4, n_heads = 8, n_kv_heads = 2, ffn = 688,
+            head_dim = 32,         -- of each head; n_heads times this need not be dim
+            window = 64,           -- tokens that one sees, itself among them; 0: all
+            rope_theta = 10000, eps = 1e-5,
+            tied = false },        -- whether embedding and head are one matrix
+  data = ul.data.sample(),         -- a file of text, or a pattern: 'docs/*.md'
+  tokenizer = 'bytes',
+  held_out = 0.05,                 -- the share of the text, at its end, kept for the test
+  seq_len = 256, batch = 4,        -- tokens in a row; rows in a step
+  accumulate = 1,                  -- parts that a step is done in, to save memory
+  steps = 1000, lr = 2e-3,
+  warmup = 50,                     -- steps in which lr rises; then it falls to a tenth
+  clip = 1.0,                      -- the largest norm of a step's gradient
+  weight_decay = 0.1, dtype = 'f32', seed = 1,
+  out = 'runs/mistral',            -- where the run is kept and resumed; '' keeps nothing
+  save_every = 100, keep = 2,      -- steps between checkpoints; how many stay
+  log_every = 10, tensorboard = false,
+  prompt = 'A hacker is',          -- what the sample at the end begins with
 }
 
 local Attention = nn.class 'Attention'

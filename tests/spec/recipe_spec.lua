@@ -213,7 +213,7 @@ describe('recipe', function()
     local help = require('recipes.mistral'):help()
     assert.matches('^a Mistral, trained from scratch', help)
     assert.matches('\n  model.rope_theta=10000\n', help)
-    assert.matches('\n  model.window=128 +tokens that one sees, itself among them; 0: all\n', help)
+    assert.matches('\n  model.window=64 +tokens that one sees, itself among them; 0: all\n', help)
   end)
 end)
 

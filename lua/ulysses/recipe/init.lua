@@ -323,7 +323,8 @@ function Recipe:help()
   for _, leaf in ipairs(self.leaves) do add(leaf) end
   for _, row in ipairs(rows) do
     local comment = wrap(row[2] or '', WIDTH - width - 2)
-    lines[#lines + 1] = (row[1] .. (' '):rep(width + 2 - #row[1]) .. comment[1]):match '^(.-)%s*$'
+    local space = (' '):rep(math.max(2, width + 2 - #row[1]))
+    lines[#lines + 1] = (row[1] .. space .. comment[1]):match '^(.-)%s*$'
     for i = 2, #comment do lines[#lines + 1] = (' '):rep(width + 2) .. comment[i] end
   end
   lines[#lines + 1] = 'Numbers may end in K, M or G (8K is 8192); config=FILE reads a JSON file.'
