@@ -16,6 +16,7 @@ static const char *const usage =
     "  -O LEVEL       optimisations of the compiler\n"
     "  -              read the script from standard input\n"
     "  --device NAME  where tensors are made: cpu (default), or meta: shapes and sizes only\n"
+    "  --report DIR   write the page about the run in a folder, and print where it is\n"
     "  --threads N    threads for kernels (default: UL_THREADS, else all CPUs)\n"
     "  -v, --version  print versions\n"
     "  -h, --help     print this\n"
@@ -197,6 +198,9 @@ static int options(lua_State *L, char **argv, int *at, int *did_something)
         } else if (!strcmp(option, "--device")) {
             if (!argv[++*at]) return missing("--device", "name");
             if (set_device(L, argv[*at])) return 1;
+        } else if (!strcmp(option, "--report")) {
+            if (!argv[++*at]) return missing("--report", "folder");
+            return run_string(L, "print(require('ulysses.report').write((...)))", argv[*at]);
         } else if (!strncmp(option, "-e", 2)) {
             const char *statement = option[2] ? option + 2 : argv[++*at];
             if (!statement) return missing("-e", "statement");

@@ -105,7 +105,7 @@ static int lock(lua_State *L)
     return 1;
 }
 
-/* core.system */
+/* core.system, core.version */
 void host_open_system(lua_State *L, int core)
 {
     static const luaL_Reg functions[] = {{"now", now},         {"clock", monotonic},
@@ -114,4 +114,6 @@ void host_open_system(lua_State *L, int core)
     lua_newtable(L);
     luaL_register(L, NULL, functions);
     lua_setfield(L, core, "system");
+    lua_pushliteral(L, UL_VERSION);
+    lua_setfield(L, core, "version");
 }

@@ -57,7 +57,16 @@ end
 
 function Lines:close() self.file:close() end
 
---- All records of a file, the lines of one step put together, in the order of steps.
+--- All records of a file, as many as it has lines.
+---@param path string
+---@return table[]
+local function read_all(path)
+  local records = {}
+  each(path, function(record) records[#records + 1] = record end)
+  return records
+end
+
+--- The same with the lines of one step put together, in the order of steps.
 ---@param path string
 ---@return table[]
 local function read(path)
@@ -73,4 +82,4 @@ local function read(path)
   return records
 end
 
-return { open = open, read = read, each = each }
+return { open = open, read = read, read_all = read_all }

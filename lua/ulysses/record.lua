@@ -133,7 +133,7 @@ end
 local function describe(self)
   local model = self.model
   return {
-    config = self.config, dtype = self.dtype, steps = self.last,
+    version = core.version, config = self.config, dtype = self.dtype, steps = self.last,
     parameters = model.n_parameters and model:n_parameters() or nil,
     started = core.system.now(), resumed = self.resumed,
     machine = { cpu = cpu_name(), isa = ul.isa(), threads = ul.threads(),
