@@ -55,6 +55,9 @@ function Lines:write(record)
   if not ok then refuse("cannot write '%s': %s", self.path, (why:gsub('^.*: ', ''))) end
 end
 
+-- Compiled code that finds flush() failing calls it once more, and that succeeds: nothing is left.
+jit.off(Lines.write)
+
 function Lines:close() self.file:close() end
 
 --- All records of a file, as many as it has lines.

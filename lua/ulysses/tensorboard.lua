@@ -73,6 +73,9 @@ local function put(self, event)
   if not ok then refuse("cannot write '%s': %s", self.path, (why:gsub('^.*: ', ''))) end
 end
 
+-- Compiled code would lose that flush() has failed (see metrics.lua).
+jit.off(put)
+
 --- Writes the numbers among the values, each under its name.
 ---@param values table with `step`
 function Events:write(values)
