@@ -14,14 +14,15 @@ local recipe = ul.recipe 'llama3' {
   held_out = 0.05,                 -- the share of the text, at its end, kept for the test
   seq_len = 256, batch = 4,        -- tokens in a row; rows in a step
   accumulate = 1,                  -- parts that a step is done in, to save memory
-  steps = 1000, lr = 2e-3,
+  steps = 1000, lr = 1.4e-3,
   warmup = 50,                     -- steps in which lr rises; then it falls to a tenth
   clip = 1.0,                      -- the largest norm of a step's gradient
   weight_decay = 0.1, dtype = 'f32', seed = 1,
   out = 'runs/llama3',             -- where the run is kept and resumed; '' keeps nothing
   save_every = 100, keep = 2,      -- steps between checkpoints; how many stay
   log_every = 10, tensorboard = false,
-  prompt = 'A hacker is',          -- what the sample at the end begins with
+  prompt = 'A hacker is',          -- what a text begins with that is written at the end
+  sample = 300,                    -- tokens that follow
 }
 
 local Attention = nn.class 'Attention'
@@ -116,6 +117,10 @@ function recipe.train(cfg, Model)            -- Model: another class, of the sam
   say('first loss', run.losses[1], 'ln of the vocabulary', math.log(cfg.model.vocab))
   say('held-out loss', loss, 'bigram entropy of the text', text:bigram_entropy())
   print(('perplexity     %.2f'):format(perplexity))
+  local how = { tokenizer = cfg.tokenizer, context = cfg.seq_len, n = cfg.sample }
+  local sample = cfg.prompt .. run:sample(cfg.prompt, how)
+  print('a sample:\n' .. sample:gsub('[^%C\n\t]', '?')) -- no orders to the terminal
+  if run.dir then print('the report: ' .. run:report()) end
   return model, run
 end
 
