@@ -175,6 +175,8 @@ const char *host_path(lua_State *L, int i, const char *op);
 void host_open_safetensors(lua_State *L);
 /* scope.c: the metatable of scope_begin()'s tokens */
 void host_open_scope(lua_State *L);
+/* signal.c: core.signals */
+void host_open_signals(lua_State *L, int core);
 /* system.c: fills core.system and core.version */
 void host_open_system(lua_State *L, int core);
 

@@ -116,6 +116,7 @@ int luaopen_ulysses_core(lua_State *L)
     lua_setfield(L, core, "library");
     host_open_tensor(L, core);
     host_open_scope(L);
+    host_open_signals(L, core);
     host_open_safetensors(L);
     host_open_system(L, core);
     watch_state(L);

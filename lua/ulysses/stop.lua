@@ -8,11 +8,7 @@ local PATIENCE = 5
 
 local INTERRUPTED = 130 -- the exit status of a program that Ctrl-C has ended
 
-local function nothing() end
-local deaf = { watch = nothing, pending = nothing, take = nothing, hold = nothing,
-               release = nothing }
-
-local stop = { signals = core.signals or deaf }
+local stop = { signals = core.signals }
 
 --- From now on signals are noted, or no longer. A loop that was left by an error may have left them
 --- watched.
