@@ -1,8 +1,10 @@
 -- checkpoint_spec.lua - checkpoints: bit for bit, whole or not there, and what is wrong is named.
 local ul = require 'ulysses'
 local core = require 'ulysses.core'
+local checkpoints = require 'tests.checkpoints'
 local manifest = require 'ulysses.checkpoint.manifest'
 local checkpoint, nn, optim = ul.checkpoint, ul.nn, ul.optim
+local new_model, train, values = checkpoints.model, checkpoints.train, checkpoints.values
 
 local folder
 
@@ -34,44 +36,6 @@ local function names_in(path)
   return list
 end
 
-local Model = nn.class 'Model'
-
-function Model:init(width, dtype)
-  self.embed = nn.Embedding(5, width)
-  self.norm = nn.RMSNorm(width)
-  self.up = nn.Linear(width, 3, { bias = true })
-  self.head = nn.Linear(width, 5)
-  self.head.weight = self.embed.weight
-  if dtype then self:to(dtype) end
-end
-
-local function new_model(seed, dtype, width)
-  ul.manual_seed(seed)
-  return Model(width or 4, dtype)
-end
-
--- Some steps, with gradients that come from the random numbers.
-local function train(model, optimizer, n)
-  for _ = 1, n do
-    for _, p in model:named_parameters() do
-      if p.requires_grad then
-        p.grad = ul.randn(p.shape, { dtype = p:dtype() == 'f64' and 'f64' or 'f32' })
-      end
-    end
-    optimizer:step()
-  end
-end
-
-local function values(model, optimizer)
-  local all = {}
-  for name, p in model:named_parameters() do all[name] = { p:dtype(), p:tolist() } end
-  if optimizer then
-    for name, t in optimizer:named_state() do all['state ' .. name] = { t:dtype(), t:tolist() } end
-    all.steps = optimizer.steps
-  end
-  return all
-end
-
 local function refusal(f, ...)
   local ok, refused = pcall(f, ...)
   assert.is_false(ok)
@@ -96,8 +60,7 @@ end
 
 describe('checkpoint', function()
   before_each(function()
-    folder, warnings = os.tmpname(), {}
-    os.remove(folder)
+    folder, warnings = checkpoints.folder(), {}
   end)
   after_each(function()
     ul.debug.fail_write(0)
@@ -110,7 +73,6 @@ describe('checkpoint', function()
       it('goes on bit for bit: ' .. dtype .. ', ' .. kind, function()
         local function make(seed)
           local model = new_model(seed, dtype)
-          model.up.bias:requires_grad_(false)
           local given = kind == 'sgd' and { momentum = 0.9 } or nil
           return model, optim[kind](model, given)
         end
@@ -166,7 +128,7 @@ describe('checkpoint', function()
     ul.manual_seed(7)
     local expected = ul.rand(3):tolist()
     ul.manual_seed(7)
-    local other = Model(4)
+    local other = new_model(2)
     ul.manual_seed(7)
     load { model = other }
     assert.same(expected, ul.rand(3):tolist())

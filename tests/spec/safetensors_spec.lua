@@ -1,6 +1,7 @@
 -- safetensors_spec.lua - files of tensors: what is written reads back bit for bit, and a file that
 -- breaks a rule of the format is refused by its name and the reason.
 local ffi = require 'ffi'
+local checkpoints = require 'tests.checkpoints'
 local ul = require 'ulysses'
 local safetensors = ul.safetensors
 
@@ -61,8 +62,7 @@ end
 
 describe('safetensors', function()
   setup(function()
-    folder = os.tmpname()
-    os.remove(folder)
+    folder = checkpoints.folder()
     assert(require('ulysses.core').folder_make(folder))
   end)
   teardown(function() require('ulysses.core').path_remove(folder) end)

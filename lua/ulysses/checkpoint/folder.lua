@@ -57,22 +57,28 @@ function folder.tidy(dir)
   return true
 end
 
---- Gives the finished folder step-N.tmp its name.
+-- Takes the folder of this name away first, if there is one. Either both happen or neither.
+local function replace(path)
+  local replaces = core.folder_list(path) ~= nil
+  local ok, sentence = true, nil
+  if replaces then ok, sentence = core.file_rename(path, path .. '.old') end
+  if not ok then return nil, sentence end
+  ok, sentence = core.file_rename(path .. '.tmp', path)
+  if not ok and replaces then core.file_rename(path .. '.old', path) end
+  return ok, sentence
+end
+
+--- Gives the finished folder step-N.tmp its name. Where that fails, it is gone.
 ---@return true|nil ok, string? sentence
 function folder.finish(dir, name)
   local path = dir .. '/' .. name
-  local replaces = core.folder_list(path) ~= nil
-  if replaces then
-    local ok, sentence = core.file_rename(path, path .. '.old')
-    if not ok then return nil, sentence end
-  end
-  local ok, sentence = core.file_rename(path .. '.tmp', path)
+  local ok, sentence = replace(path)
   if not ok then
-    if replaces then core.file_rename(path .. '.old', path) end
+    core.path_remove(path .. '.tmp')
     return nil, sentence
   end
   ok, sentence = core.folder_sync(dir)
-  if ok and replaces then ok, sentence = core.path_remove(path .. '.old') end
+  if ok then ok, sentence = core.path_remove(path .. '.old') end
   if ok then ok, sentence = core.file_point(dir .. '/latest', name) end
   return ok, sentence
 end
