@@ -57,7 +57,8 @@ void ul_memory_reset_peak(ul_device device) { devices[device].peak = devices[dev
 
 void ul__storage_stats(ul_memory_stats *stats, ul_device device)
 {
-    *stats = (ul_memory_stats){.live = devices[device].live, .peak = devices[device].peak};
+    *stats = (ul_memory_stats){
+        .live = devices[device].live, .peak = devices[device].peak, .scratch = ul_cpu_scratch()};
     if (device == UL_CPU) ul__arena_stats(&stats->cached, &stats->system_allocations);
 }
 

@@ -64,6 +64,7 @@ typedef struct ul_memory_stats {
     int64_t cached;             /* bytes held from the system, by pages of 2 MiB, and not in use */
     int64_t system_allocations; /* how often the system was asked for memory */
     int64_t live_tensors;       /* handles, whatever they share */
+    int64_t scratch;            /* bytes that kernels keep beside tensors: by threads, at most */
 } ul_memory_stats;
 
 void ul_memory(ul_memory_stats *stats, ul_device device);

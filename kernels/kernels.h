@@ -126,6 +126,8 @@ int ul_cpu_set_isa(const char *name);
 ul_stream *ul_cpu_stream(void);
 int ul_cpu_threads(void);
 void ul_cpu_set_threads(int n);
+/* Bytes of scratch that the pool keeps for kernels; they touch as much of it as they need. */
+int64_t ul_cpu_scratch(void);
 
 /* FLOP/s of all threads of the pool together at the level in force, from registers, a multiply-add
  * counting as two: f32, or (bf16) products of bf16 summed in f32 by the level's fastest

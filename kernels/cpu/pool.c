@@ -285,6 +285,8 @@ ul_stream *ul_cpu_stream(void)
 
 int ul_cpu_threads(void) { return ul_pool_threads(ul_cpu_stream()); }
 
+int64_t ul_cpu_scratch(void) { return UL_SHARED + (int64_t)ul_cpu_threads() * UL_SCRATCH; }
+
 void ul_cpu_set_threads(int n)
 {
     pthread_once(&once, initialise);

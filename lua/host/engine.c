@@ -57,9 +57,10 @@ static void push_stats(lua_State *L, ul_device device)
                   {"peak", stats.peak},
                   {"cached", stats.cached},
                   {"system_allocations", stats.system_allocations},
-                  {"live_tensors", stats.live_tensors}};
-    lua_createtable(L, 0, 5);
-    for (int i = 0; i < 5; i++) {
+                  {"live_tensors", stats.live_tensors},
+                  {"scratch", stats.scratch}};
+    lua_createtable(L, 0, 6);
+    for (int i = 0; i < 6; i++) {
         lua_pushnumber(L, (lua_Number)fields[i].value);
         lua_setfield(L, -2, fields[i].name);
     }

@@ -175,6 +175,7 @@ function ul.set_random_state(seed, next) end
 ---@field cached integer bytes held from the system and not in use
 ---@field system_allocations integer how often the system was asked
 ---@field live_tensors integer
+---@field scratch integer bytes that kernels keep beside tensors, at most: it depends on the threads
 
 --- Of one device, or of all by name.
 ---@param device? Device

@@ -45,13 +45,22 @@ describe('the meta device', function()
     end)
   end
 
+  it('knows the scratch of the threads', function()
+    local threads = ul.threads()
+    local before = ul.memory('meta').scratch
+    ul.threads(threads + 2)
+    assert.equal(before + 8 * 2 ^ 20, ul.memory('meta').scratch)
+    assert.equal(ul.memory('cpu').scratch, ul.memory('meta').scratch)
+    ul.threads(threads)
+  end)
+
   for _, dtype in ipairs { 'f32', 'bf16', 'f64' } do
     it('counts the scratch of attention, in ' .. dtype, function()
       local function peak(device, head_dim)
         return ul.scope(function()
           local options = { dtype = dtype, device = device, requires_grad = true }
-          local q = ul.zeros({ 1, 256, 2, head_dim }, options)
-          local k = ul.zeros({ 1, 256, 1, head_dim }, options)
+          local q = ul.zeros({ 1, 100, 2, head_dim }, options)
+          local k = ul.zeros({ 1, 100, 1, head_dim }, options)
           local before = live_now(device)
           ul.F.attention(q, k, k, { causal = true }):backward(ul.zeros_like(q))
           return ul.memory(device).peak - before
