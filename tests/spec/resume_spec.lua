@@ -1,0 +1,227 @@
+-- resume_spec.lua - runs that are killed, stopped, refused, and go on from what they have left.
+local core = require 'ulysses.core'
+local json = require 'ulysses.json'
+local metrics = require 'ulysses.metrics'
+local program = require 'tests.program'
+
+local STEPS = 40
+local folder
+
+-- A run on a tiny model whose loss depends on random numbers too. Arguments: its folder, and Lua
+-- code that changes the settings `s` first.
+local script = [[
+local ul = require 'ulysses'
+local nn, F = ul.nn, ul.F
+s = { dir = arg[1], steps = 40, every = 3, rows = 2, seed = 1, lr = 1e-2, wait = 0, width = 8 }
+assert(loadstring(arg[2] or ''))()
+local Model = nn.class 'Model'
+function Model:init()
+  self.embed, self.head = nn.Embedding(260, s.width), nn.Linear(s.width, 260)
+end
+function Model:forward(batch)
+  local x = self.embed(batch.inputs) * (1 + ul.rand(s.width))
+  if s.is_bad then x = x * (0 / 0) end
+  return batch:mean(F.linear_cross_entropy(x, self.head.weight, batch.targets))
+end
+local model = Model():init_weights { seed = 1 }
+local optim = ul.optim[s.sgd and 'sgd' or 'adamw'](model, { lr = s.lr })
+local text = ('Of all that came to pass in those days little is known. '):rep(40)
+local data = ul.data.from { s.text or text }:tokenize 'bytes':pack(16):shuffle { seed = s.seed }
+  :batch(s.rows)
+local run = ul.run { model = model, optim = optim, data = data, dir = s.dir, log_every = 0,
+                     config = { lr = s.lr, steps = s.steps } }
+for step, batch in run:steps(s.steps) do
+  local is_bad = s.bad and step >= s.bad and step < s.bad + (s.bad_steps or 100)
+  s.is_bad = is_bad and not s.bad_gradient
+  local loss = model(batch)
+  if is_bad then loss = loss * (0 / 0) end
+  loss:backward()
+  local norm = s.no_clip and optim:norm() or optim:clip(1)
+  optim:step()
+  run:log { grad_norm = norm }
+  if step % s.every == 0 then run:save() end
+  if s.then_do then s.then_do(step, run) end
+end
+print(('done: %d losses, first %.4f'):format(#run.losses, run.losses[1]))
+]]
+
+-- A shell command that runs it in the subfolder `name`.
+local function command(name, change)
+  return ("$P '%s/script.lua' '%s/%s' '%s'"):format(folder, folder, name, change or '')
+end
+
+-- The shell stays, to take the word about a killed program with it.
+local function run(name, change) return program.shell(command(name, change) .. '; exit $?') end
+
+local function contents(path)
+  local file = assert(io.open(folder .. '/' .. path, 'rb'))
+  local text = file:read '*a'
+  file:close()
+  return text
+end
+
+-- Weights and optimizer of a step, byte by byte, and the losses of all steps.
+local function state_of(name)
+  local path, state = ('%s/step-%d/'):format(name, STEPS), {}
+  for _, file in ipairs(core.folder_list(folder .. '/' .. path)) do
+    if file:match 'safetensors$' then state[file] = core.hash(contents(path .. file)) end
+  end
+  assert.is_truthy(next(state))
+  for _, values in ipairs(metrics.read(folder .. '/' .. name .. '/metrics.jsonl')) do
+    state[values.step] = values.loss
+  end
+  assert.equal(STEPS, #state)
+  return state
+end
+
+-- Numbers from 0 on below n, the same in each run of the specs.
+local seed = 7
+local function random(n)
+  seed = seed * 16807 % 2147483647
+  return seed % n
+end
+
+describe('a run', function()
+  local undisturbed
+
+  setup(function()
+    folder = os.tmpname()
+    os.remove(folder)
+    core.folder_make(folder)
+    local file = io.open(folder .. '/script.lua', 'w')
+    file:write(script)
+    file:close()
+    if not program.path then return end
+    local output, status = run 'undisturbed'
+    assert.matches('^done: 40 losses, first 5%.5', output)
+    assert.equal(0, status)
+    undisturbed = state_of 'undisturbed'
+  end)
+  teardown(function() core.path_remove(folder) end)
+  before_each(function()
+    if not program.path then pending 'no program beside the module' end
+  end)
+
+  it('is the same as if it had never been killed', function()
+    -- Ten times at some step that changes the disk, in the midst of a save mostly, ...
+    for _ = 1, 10 do
+      local _, status = run('killed', ([[require("ulysses.core").debug_fail_write(%d, "SIGKILL")]])
+                            :format(3 + random(50)))
+      assert.equal(137, status)
+    end
+    -- ... and ten times at some moment, the first ones before it has begun.
+    for i = 1, 10 do
+      program.shell(('(%s) & sleep %.3f; kill -9 $!; wait $!'):format(
+        'exec ' .. command('killed', 's.then_do = function() os.execute "sleep 0.01" end'),
+        0.02 + 0.02 * i + random(100) / 1000))
+    end
+    local output, status = run 'killed'
+    assert.equal(0, status)
+    assert.matches('done: 40 losses, first 5%.5', output)
+    assert.same(undisturbed, state_of 'killed')
+  end)
+
+  it('is the same as if it had never been terminated', function()
+    local output, status
+    for i = 1, 20 do
+      output, status = run('terminated', ([[s.then_do = function(step, run)
+        if step == (run.resumed or 0) + 1 then
+          os.execute "(sleep %.4f; kill -TERM $PPID) &"
+        end
+        os.execute "sleep 0.005"
+      end]]):format(i > 1 and random(150) / 10000 or 0))
+      assert.equal(0, status)
+      if i > 10 and output:find 'done' then break end
+      assert.matches('terminated after step %d+ of 40; saved .*/terminated/step%-%d+, and the same '
+                     .. 'command goes on from there\n$', output)
+    end
+    run 'terminated'
+    assert.same(undisturbed, state_of 'terminated')
+  end)
+
+  it('says where it goes on, and when it is complete', function()
+    assert.matches('^done', (run('long', 's.steps = 6')))
+    local output = run('long', 's.steps = 9 s.lr = 2e-2')
+    assert.equal(('resumed %s/long at step 6 of 9\nchanged since: lr 0.01 -> 0.02, steps 6 -> 9\n')
+                 :format(folder), output:match '^(.*)done')
+    local before = contents 'long/metrics.jsonl'
+    output = run('long', 's.steps = 9 s.lr = 2e-2')
+    assert.matches('^[^\n]*/long is complete at step 9: nothing is left to do [^\n]*\ndone: 9 ',
+                   output)
+    assert.equal(before, contents 'long/metrics.jsonl')
+  end)
+
+  it('refuses to go on with other data or another model', function()
+    run('data', 's.steps = 3')
+    for change, sentence in pairs {
+      ['s.rows = 3'] = 'was trained on batches of 2 rows, not 3',
+      ['s.seed = 2'] = 'was trained on a shuffle with seed 1, not 2',
+      ['s.text = "other"'] = 'was trained on a text of %d+ tokens, not 6',
+      ['s.width = 4'] = '',
+    } do
+      local output, status = run('data', 's.steps = 6 ' .. change)
+      assert.equal(1, status)
+      assert.matches('^ulysses%-lua: [^\n]*' .. sentence .. '[^\n]*\n$', output)
+    end
+  end)
+
+  it('loses nothing to a full disk', function()
+    run('full', 's.steps = 3')
+    for n = 1, 12 do
+      local output, status = run('full', ([[s.steps = 6
+        s.then_do = function(step)
+          if step == 4 then require("ulysses.core").debug_fail_write(%d, "ENOSPC") end
+        end
+        s.every = 5]]):format(n))
+      if status == 0 then break end
+      assert.equal(1, status)
+      assert.matches('^resumed [^\n]*\nchanged [^\n]*\nulysses%-lua: [^\n]*'
+                     .. 'No space left on device\n$', output)
+    end
+    run 'full'
+    assert.same(undisturbed, state_of 'full')
+  end)
+
+  it('skips a bad step, and stops after five in a row', function()
+    for _, kind in ipairs { '', 's.no_clip = true', 's.sgd = true', 's.bad_gradient = true' } do
+      local known = kind:find 'gradient' ~= nil
+      core.path_remove(folder .. '/bad')
+      local output, status = run('bad', 's.bad = 8 ' .. kind)
+      assert.equal(1, status)
+      assert.matches('^ulysses%-lua: run: the loss or its gradient was not finite in 5 steps in a '
+                     .. 'row, up to step 12 %(loss ' .. (known and '5%.%d+' or '%-?nan')
+                     .. ', grad_norm %-?nan%); the weights are those after step 7; [^\n]*/bad/'
+                     .. 'step%-6 is the last checkpoint\n$', output)
+      local records = metrics.read(folder .. '/bad/metrics.jsonl')
+      assert.equal(12, #records)
+      for step, values in ipairs(records) do
+        assert.equal(step >= 8 or nil, values.skipped)
+        assert.equal(step >= 8 and not known, values.loss == json.null)
+      end
+    end
+    -- Four are survived, and the checkpoint that was due comes after them.
+    core.path_remove(folder .. '/bad')
+    local output, status = run('bad', 's.bad = 8 s.bad_steps = 4 s.steps = 12 s.every = 9')
+    assert.matches('^done: 12 losses', output)
+    assert.equal(0, status)
+    local names = core.folder_list(folder .. '/bad')
+    table.sort(names)
+    assert.matches('step%-12', table.concat(names, ' '))
+    assert.is_nil(table.concat(names, ' '):find 'step%-9')
+  end)
+
+  it('wants a folder that can be written', function()
+    local output, status = program.shell(("$P '%s/script.lua' /dev/null/x"):format(folder))
+    assert.equal(1, status)
+    assert.matches('^ulysses%-lua: run: /dev/null[^\n]*\n$', output)
+  end)
+
+  it('has its folder for itself', function()
+    local output, status = run('own', ([[s.steps = 2 s.then_do = function(step)
+      if step == 2 then os.execute(%q) end
+    end]]):format(command 'own':gsub('%$P', program.path):gsub("'", '"') .. ' 2>&1; echo =$?'))
+    assert.equal(0, status)
+    assert.matches("another run is at work in '[^\n]*/own' %(process %d+%); give this one a folder "
+                   .. 'of its own\n=1\n', output)
+  end)
+end)
