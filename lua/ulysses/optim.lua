@@ -1,4 +1,5 @@
 -- optim.lua - ul.optim: AdamW, SGD, clipping, and schedules of the learning rate.
+local core = require 'ulysses.core'
 local ul = require 'ulysses'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
@@ -57,15 +58,17 @@ local function update_all(self)
   end
 end
 
---- Moves every parameter that has a gradient, and clears the gradients. Where a gradient or the
---- loss is not finite nothing moves, and optim.skipped is true.
+--- Moves every parameter that has a gradient, and clears the gradients; Ctrl-C comes before or
+--- after that. Where a gradient or the loss is not finite nothing moves, and optim.skipped is true.
 function Optimizer:step()
   self.skipped = not is_sound(self)
-  if not self.skipped then
-    self.steps = self.steps + 1
-    ul.scope(update_all, self)
-  end
+  if self.skipped then return self:zero_grad() end
+  core.signals.hold()
+  self.steps = self.steps + 1
+  local ok, problem = pcall(ul.scope, update_all, self)
   self:zero_grad()
+  core.signals.release()
+  if not ok then error(problem, 0) end
 end
 
 --- Drops the gradients.

@@ -152,13 +152,13 @@ function Run:save()
   self.save_due = self.bad > 0
   if self.save_due then return nil end
   if self.saved == self.step then return self.saved_path end
-  stop.signals.hold()
+  core.signals.hold()
   local ok, path = pcall(checkpoint.save, self.dir, self.step, {
     model = self.model, optim = self.optim, config = self.config, keep = self.keep,
     state = { data = resume.fingerprint(self.data), tokens = self.tokens, seconds = self.seconds },
   })
   if ok then self.saved, self.saved_path = self.step, path end
-  stop.signals.release()
+  core.signals.release()
   if ok then return path end
   log.leave()
   error(path, 0)

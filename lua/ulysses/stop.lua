@@ -15,8 +15,8 @@ local stop = { signals = core.signals }
 ---@param run Run
 ---@param on boolean
 function stop.watch(run, on)
-  if run.watched then stop.signals.watch(false) end
-  if on then stop.signals.watch(true) end
+  if run.watched then core.signals.watch(false) end
+  if on then core.signals.watch(true) end
   run.watched = on
 end
 
@@ -70,9 +70,9 @@ end
 --- prompt where there is one, else it does the same. Neither before the step at work is taken.
 ---@param run Run
 function stop.where_asked_to(run)
-  local what = run.watched and stop.signals.pending()
+  local what = run.watched and core.signals.pending()
   if not what or run.scope and (what == 'interrupt' or not stop.has_updated(run)) then return end
-  stop.signals.take()
+  core.signals.take()
   local repl = what == 'interrupt' and require 'ulysses.repl'
   if repl and repl.available() then
     log.leave()
