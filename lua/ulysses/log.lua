@@ -32,6 +32,11 @@ end
 ---@return string
 function log.count(n) return short(n, { '', ' k', ' M', ' B' }, 1000) end
 
+--- '850', '9.4k', '13k', '1.2M'
+---@param n number
+---@return string
+function log.rate(n) return short(n, { '', 'k', 'M' }, 1000) end
+
 --- '0:42', '3:12', '1:02:03'
 ---@param seconds number
 ---@return string
@@ -66,7 +71,7 @@ local function parts_of(record, pace)
     return a < b
   end)
   for i, name in ipairs(names) do add(4 + i, '%s %s', name, log.number(pace.given[name])) end
-  add(3, '%s tokens/s', short(pace.tokens_per_s, { '', 'K', 'M' }, 1e4))
+  add(3, '%s tokens/s', log.rate(pace.tokens_per_s))
   if pace.flops_per_s and pace.flops_per_s > 0 then
     add(20, '%s/s (%.0f %%)', log.flops(pace.flops_per_s), 100 * pace.flops_per_s / pace.peak)
   end

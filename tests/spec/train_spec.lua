@@ -135,6 +135,12 @@ describe('training', function()
     assert.is_true(run.losses[20] < run.losses[1] - 1)
   end)
 
+  it('shortens rates by thousands', function()
+    local rate = require('ulysses.log').rate
+    assert.same({ '850', '9.4k', '13k', '180k', '1.2M' },
+                { rate(850), rate(9386), rate(12900), rate(180388), rate(1.2e6) })
+  end)
+
   it('prints the first step, the last, and every so many', function()
     local lines = printed(function()
       local run = ul.run { model = new_model(), data = rows(8, 1, text), log_every = 3 }
@@ -143,7 +149,7 @@ describe('training', function()
     local steps = {}
     for i, line in ipairs(lines) do steps[i] = tonumber(line:match '^step (%d+)/7 ') end
     assert.same({ 1, 3, 6, 7 }, steps)
-    assert.matches('^step 1/7  loss 0.0000  a 0.5  b 1  [%d.]+K? tokens/s  [%d.]+ .?B  eta 0:00$',
+    assert.matches('^step 1/7  loss 0.0000  a 0.5  b 1  [%d.]+k? tokens/s  [%d.]+ .?B  eta 0:00$',
                    lines[1])
   end)
 end)
