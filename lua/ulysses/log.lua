@@ -7,10 +7,10 @@ local DRAW_EVERY = 0.1
 
 -- ---- words for numbers ----
 
-local function short(value, units, base)
+local function short(value, units)
   local i = 1
-  while i < #units and math.abs(value) >= base do value, i = value / base, i + 1 end
-  return (value < 10 and i > 1 and '%.1f%s' or '%.0f%s'):format(value, units[i])
+  while i < #units and math.abs(value) >= 999.5 do value, i = value / 1000, i + 1 end
+  return (value < 9.95 and i > 1 and '%.1f%s' or '%.0f%s'):format(value, units[i])
 end
 
 local log = {}
@@ -18,24 +18,24 @@ local log = {}
 --- '310 MB', '1.2 GB'
 ---@param bytes number
 ---@return string
-function log.bytes(bytes) return short(bytes, { ' B', ' kB', ' MB', ' GB', ' TB' }, 1000) end
+function log.bytes(bytes) return short(bytes, { ' B', ' kB', ' MB', ' GB', ' TB' }) end
 
 --- '85 GFLOP', '1.2 TFLOP'
 ---@param flops number
 ---@return string
 function log.flops(flops)
-  return short(flops, { ' FLOP', ' kFLOP', ' MFLOP', ' GFLOP', ' TFLOP', ' PFLOP' }, 1000)
+  return short(flops, { ' FLOP', ' kFLOP', ' MFLOP', ' GFLOP', ' TFLOP', ' PFLOP' })
 end
 
 --- '850', '3.3 M', '8.0 B'
 ---@param n number
 ---@return string
-function log.count(n) return short(n, { '', ' k', ' M', ' B' }, 1000) end
+function log.count(n) return short(n, { '', ' k', ' M', ' B' }) end
 
 --- '850', '9.4k', '13k', '1.2M'
 ---@param n number
 ---@return string
-function log.rate(n) return short(n, { '', 'k', 'M' }, 1000) end
+function log.rate(n) return short(n, { '', 'k', 'M' }) end
 
 --- '0:42', '3:12', '1:02:03'
 ---@param seconds number

@@ -26,8 +26,9 @@ end
 local function show(self, values)
   if not self.display:wants(self.step, self.last) then return end
   self.display:step(values, {
-    last = self.last, given = self.given, order = order, tokens_per_s = values.tokens_per_s,
-    flops_per_s = values.flops_per_s, peak = values.flops_per_s > 0 and peak_of(self) or 1,
+    last = self.last, given = self.given, order = order,
+    tokens_per_s = self.tokens_of_step / self.pace, flops_per_s = self.flops_of_step / self.pace,
+    peak = self.flops_of_step > 0 and peak_of(self) or 1,
     seconds_left = (self.last - self.step) * self.pace,
   })
 end

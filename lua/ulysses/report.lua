@@ -105,8 +105,6 @@ local function has(one)
   return false
 end
 
-local function rate(value) return (log.count(value):gsub(' ', '')) end
-
 local function charts(page)
   local steps, parts = page.steps, {}
   local function add(title, list, given)
@@ -128,7 +126,7 @@ local function charts(page)
       { log = true, marked = true })
   local speed = series(steps, 'tokens/s', #steps > 50 and 'faint' or 'first', 'tokens_per_s')
   add('Tokens per second', #steps > 50 and { speed, smoothed(speed, 'first') } or { speed },
-      { zero = true, format = rate })
+      { zero = true, format = log.rate })
   add('Memory', { series(steps, 'peak', 'first', 'peak_bytes') },
       { zero = true, format = log.bytes })
   return table.concat(parts)
@@ -160,7 +158,7 @@ local function tiles(page)
   local peak = page.run.machine and page.run.machine.peak_flops
   local note = flops - flops == 0 and flops > 0 and log.flops(flops) .. '/s' or nil
   if note and peak then note = ('%s, %.0f %% of peak'):format(note, 100 * flops / peak) end
-  add('Tokens per second', rate(speed), note)
+  add('Tokens per second', log.rate(speed), note)
   add('Peak memory', log.bytes(last.peak_bytes))
   if #page.skipped > 0 then add('Skipped steps', #page.skipped, 'loss or gradient not finite') end
   return '<dl class="tiles">' .. table.concat(parts) .. '</dl>'

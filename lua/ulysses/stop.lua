@@ -73,8 +73,8 @@ function stop.where_asked_to(run)
   local what = run.watched and core.signals.pending()
   if not what or run.scope and (what == 'interrupt' or not stop.has_updated(run)) then return end
   core.signals.take()
-  local repl = what == 'interrupt' and require 'ulysses.repl'
-  if repl and repl.available() then
+  local there, repl = pcall(require, 'ulysses.repl')
+  if what == 'interrupt' and there and repl.available() then
     log.leave()
     return repl.inside(('interrupted after step %d of %d'):format(run.step, run.last))
   end
