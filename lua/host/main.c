@@ -45,6 +45,19 @@ static int with_traceback(lua_State *L)
     return 1;
 }
 
+/* A run may be drawing its line on the terminal (log.lua): what follows begins a new one. */
+static void leave_line(lua_State *L)
+{
+    int top = lua_gettop(L);
+    lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+    lua_getfield(L, -1, "ulysses.log");
+    if (lua_istable(L, -1)) {
+        lua_getfield(L, -1, "leave");
+        lua_pcall(L, 0, 0, 0);
+    }
+    lua_settop(L, top);
+}
+
 /* Runs the function below n arguments. 0, or 1 with the error printed (nothing for error(nil)). */
 static int run(lua_State *L, int n)
 {
@@ -54,6 +67,7 @@ static int run(lua_State *L, int n)
     int rc = lua_pcall(L, n, 0, base);
     lua_remove(L, base);
     if (rc == 0) return 0;
+    leave_line(L);
     const char *text = lua_tostring(L, -1);
     if (!lua_isnil(L, -1))
         fprintf(stderr, "ulysses-lua: %s\n", text ? text : "(the error is no string)");
