@@ -155,14 +155,16 @@ function record.open(self)
   folder.write(self.dir .. '/run.json', ul.json.encode(describe(self), { indent = 1 }) .. '\n')
 end
 
---- One line about a run on the meta device: what a step takes.
+--- One line about a run on the meta device: what a step takes. To its tensors come those that stay
+--- on the host (the text), and what kernels keep for themselves.
 ---@param self Run
 ---@return string
 function record.plan(self)
+  local bytes = ul.memory('meta').peak + ul.memory('meta').scratch + ul.memory('cpu').peak
   local parameters = self.model.n_parameters and self.model:n_parameters() or 0
+  local memory = bytes < 1e10 and ('%.0f MB'):format(bytes / 1e6) or log.bytes(bytes)
   return ('plan: %s parameters; a step of %d tokens takes %s at its peak and %s'):format(
-    log.count(parameters), self.tokens_of_step or 0, log.bytes(ul.memory('meta').peak),
-    log.flops(self.flops_of_step or 0))
+    log.count(parameters), self.tokens_of_step or 0, memory, log.flops(self.flops_of_step or 0))
 end
 
 return record

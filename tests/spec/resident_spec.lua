@@ -1,4 +1,6 @@
 -- resident_spec.lua - what the meta device counts for a recipe is what a step takes on the cpu.
+local program = require 'tests.program'
+local resident = require 'tests.resident'
 local ul = require 'ulysses'
 
 -- What tensors of the device hold, without what earlier specs left to the collector.
@@ -69,6 +71,42 @@ describe('the meta device', function()
       for _, head_dim in ipairs { 32, 10000 } do -- the second is too wide for a thread's own
         assert.equal(peak('cpu', head_dim), peak('meta', head_dim))
       end
+    end)
+  end
+end)
+
+describe('a process that trains', function()
+  local folder
+
+  before_each(function()
+    if not program.path then pending 'no program beside the module' end
+    if (os.getenv 'LD_PRELOAD' or ''):find('asan', 1, true) then pending 'ASan takes much more' end
+    folder = os.tmpname()
+    os.remove(folder)
+    os.execute('mkdir ' .. folder)
+    local file = io.open(folder .. '/text', 'w')
+    file:write((('all work and no play '):rep(1000)))
+    file:close()
+  end)
+  after_each(function()
+    if folder then os.execute('rm -r ' .. folder) end
+    folder = nil
+  end)
+
+  for _, changed in ipairs { 'seq_len=1K', 'seq_len=8K', 'seq_len=8K dtype=bf16' } do
+    it('holds what the meta device counts: ' .. changed, function()
+      local taken = resident('recipes/llama3.lua', {
+        changed, 'steps=2', 'batch=1', 'model.dim=64', 'model.ffn=172', 'model.n_layers=2',
+        'model.n_heads=2', 'model.n_kv_heads=1', 'sample=1', 'data=' .. folder .. '/text',
+        'out=' .. folder .. '/run' })
+      assert.near(taken.counted, taken.plan, 0.5e6 / taken.counted)
+      local gap = math.abs(taken.resident - taken.counted)
+      assert.is_true(gap <= 0.05 * taken.counted + 30e6,
+                     ('resident %.1f MB, counted %.1f MB'):format(taken.resident / 1e6,
+                                                                  taken.counted / 1e6))
+      assert.is_true(taken.held <= 1.05 * taken.tensors + 6e6,
+                     ('held %.1f MB, tensors %.1f MB'):format(taken.held / 1e6,
+                                                              taken.tensors / 1e6))
     end)
   end
 end)
