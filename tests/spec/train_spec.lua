@@ -152,4 +152,69 @@ describe('training', function()
     assert.matches('^step 1/7  loss 0.0000  a 0.5  b 1  [%d.]+k? tokens/s  [%d.]+ .?B  eta 0:00$',
                    lines[1])
   end)
+
+  -- A loop that breaks off in step 3: when(step, 'backward' or 'update') may raise or say 'break'.
+  local function interrupted(when)
+    local model = new_model()
+    local optim = ul.optim.adamw(model, { lr = 1e-2 })
+    local data = rows(32, 4, text):shuffle { seed = 1 }
+    local run = ul.run { model = model, optim = optim, data = data, log_every = 0 }
+    local seen = {}
+    local function loop()
+      for step, batch in run:steps(6) do
+        seen[#seen + 1] = step
+        model(batch):backward()
+        ul.rand(1)
+        if when(step, 'backward') == 'break' then break end
+        optim:clip(1)
+        optim:step()
+        if when(step, 'update') == 'break' then break end
+      end
+    end
+    pcall(loop)
+    when = function() end
+    loop()
+    return run.losses, seen, ul.rand(1):item()
+  end
+
+  it('takes a step again that an error has cut short, unless it has moved the weights', function()
+    local function never() end
+    ul.manual_seed(1)
+    local expected, _, number = interrupted(never)
+    assert.equal(6, #expected)
+    for _, how in ipairs { 'error', 'break' } do
+      for place, steps in pairs { backward = { 1, 2, 3, 3, 4, 5, 6 },
+                                  update = { 1, 2, 3, 4, 5, 6 } } do
+        ul.manual_seed(1)
+        local losses, seen, same_number = interrupted(function(step, at)
+          if step ~= 3 or at ~= place then return end
+          if how == 'error' then error 'interrupted!' end
+          return 'break'
+        end)
+        assert.same(expected, losses)
+        assert.same(steps, seen)
+        assert.equal(number, same_number)
+      end
+    end
+  end)
+
+  it('on meta takes two steps and says what they take', function()
+    local lines = printed(function()
+      local model = new_model():to 'meta'
+      local optim = ul.optim.adamw(model)
+      local run = ul.run { model = model, optim = optim, data = rows(32, 4, text),
+                           dir = '/dev/null/x' }
+      for step, batch in run:steps(100) do
+        assert.is_true(step <= 2)
+        ul.scope(function() model:logits(batch.inputs:to 'meta'):sum():backward() end)
+        run:log { grad_norm = optim:clip(1) }
+        optim:step()
+        run:save()
+      end
+      assert.is_true(run:eval {} ~= run:eval {}) -- NaN
+    end)
+    assert.equal(1, #lines)
+    assert.matches('^plan: [%d.]+ k parameters; a step of 128 tokens takes [%d.]+ .?B at its peak '
+                   .. 'and [%d.]+ MFLOP$', lines[1])
+  end)
 end)
