@@ -121,9 +121,17 @@ void ul__write_drop(ul__writer *w)
     XXH3_freeState(w->hash);
 }
 
+static int sync_now(int fd)
+{
+    int rc;
+    if (trip()) return -1;
+    while ((rc = fsync(fd)) < 0 && errno == EINTR) continue;
+    return rc;
+}
+
 int ul__write_end(ul__writer *w, ul_file_sum *sum)
 {
-    if (trip() || fsync(w->fd) < 0) {
+    if (sync_now(w->fd) < 0) {
         int rc = failed(w->path, "written");
         ul__write_drop(w);
         return rc;
@@ -240,7 +248,7 @@ int ul_folder_sync(const char *path)
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return failed(path, "written");
     /* Some file systems know no such thing: they keep names in order by themselves. */
-    int bad = trip() || (fsync(fd) < 0 && errno != EINVAL && errno != ENOTSUP);
+    int bad = sync_now(fd) < 0 && errno != EINVAL && errno != ENOTSUP;
     int rc = bad ? failed(path, "written") : UL_OK;
     close(fd);
     return rc;

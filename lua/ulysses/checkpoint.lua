@@ -27,6 +27,16 @@ local function must(ok, sentence)
   return ok
 end
 
+-- Calls f so that Ctrl-C is an error only afterwards: a save ends, and a model is not left half
+-- loaded.
+local function uninterrupted(f, ...)
+  core.signals.hold()
+  local ok, result = pcall(f, ...)
+  core.signals.release()
+  if not ok then error(result, 0) end
+  return result
+end
+
 --- The steps that have a checkpoint in `dir`, in rising order; none where there is no such folder.
 ---@param dir string
 ---@return integer[]
@@ -35,6 +45,14 @@ function checkpoint.steps(dir)
   local names, steps = folder.find(dir)
   must(names, steps)
   return steps
+end
+
+local function save(dir, name, step, read)
+  must(core.folder_make(dir))
+  must(folder.tidy(dir))
+  must(write(dir, name, step, read))
+  must(folder.finish(dir, name))
+  if read.keep then must(folder.prune(dir, step, read.keep)) end
 end
 
 --- Writes dir/step-N: the model's parameters, the optimizer's state, the random numbers' state, and
@@ -60,11 +78,7 @@ function checkpoint.save(dir, step, given)
     raise('checkpoint.save: keep must be at least 1, got %s', tostring(keep))
   end
   local name = ('step-%.0f'):format(step)
-  must(core.folder_make(dir))
-  must(folder.tidy(dir))
-  must(write(dir, name, step, read))
-  must(folder.finish(dir, name))
-  if keep then must(folder.prune(dir, step, keep)) end
+  uninterrupted(save, dir, name, step, read)
   return dir .. '/' .. name
 end
 
@@ -127,7 +141,7 @@ function checkpoint.load(dir, given)
     read.warn(('%s is damaged (%s); %s is used instead'):format(one.path, one.sentence,
                                                                 path:match '[^/]*$'))
   end
-  return restore(path, content, read)
+  return uninterrupted(restore, path, content, read)
 end
 
 --- The config that the newest whole checkpoint was saved with; nil where there is none.

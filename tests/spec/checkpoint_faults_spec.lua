@@ -151,6 +151,36 @@ describe('a checkpoint', function()
     end
   end)
 
+  it('is finished before Ctrl-C is an error', function()
+    if not program.path then return pending 'no program beside the module' end
+    local output = program.shell(lua [[
+      local core, ffi = require 'ulysses.core', require 'ffi'
+      ffi.cdef 'int raise(int);'
+      local function once(name)
+        local real = core[name]
+        core[name] = function(...)
+          core[name] = real
+          ffi.C.raise(2)
+          return real(...)
+        end
+      end
+      core.signals.prompt(true)
+      once 'file_write'
+      print(pcall(checkpoints.run, folder, 1))
+      print(#ul.checkpoint.steps(folder))
+      core.signals.prompt(true)
+      once 'no_grad'
+      local model = checkpoints.model(2, 'bf16')
+      print(pcall(ul.checkpoint.load, folder, { model = model }))
+      core.signals.prompt(false)
+      local expected = checkpoints.values((checkpoints.run(folder, 0)))
+      for name, value in pairs(checkpoints.values(model)) do
+        assert(ul.json.encode(value) == ul.json.encode(expected[name]), name)
+      end
+    ]])
+    assert.equal('false\tinterrupted!\n1\nfalse\tinterrupted!\n', output)
+  end)
+
   it('outlives a limit on the size of files', function()
     if not program.path then return pending 'no program beside the module' end
     checkpoints.run(folder, 1, { width = 2000 })
