@@ -14,7 +14,7 @@ local recipe = ul.recipe 'llama3' {
   held_out = 0.05,                 -- the share of the text, at its end, kept for the test
   seq_len = 256, batch = 4,        -- tokens in a row; rows in a step
   accumulate = 1,                  -- parts that a step is done in, to save memory
-  steps = 1000, lr = 1.4e-3,
+  steps = 800, lr = 1.4e-3,
   warmup = 50,                     -- steps in which lr rises; then it falls to a tenth
   clip = 1.0,                      -- the largest norm of a step's gradient
   weight_decay = 0.1, dtype = 'f32', seed = 1,
