@@ -103,6 +103,7 @@ describe('a checkpoint', function()
       ul.debug.fail_write(n, 'EIO')
       assert.is_false((pcall(save, n + 1)))
       assert.same({ 1 }, checkpoint.steps(folder))
+      assert.is_not_nil(core.folder_list(folder .. '/step-1'))
       local found = checkpoint.load(folder, { warn = error }).n
       assert.is_true(found == last or found == n + 1)
       last = found
@@ -135,12 +136,16 @@ describe('a checkpoint', function()
 
   it('that was being replaced when the program was killed is there', function()
     if not program.path then return pending 'no program beside the module' end
-    local save = [[ul.checkpoint.save(folder, 1, { model = checkpoints.model(1) })]]
-    local first = ul.debug.writes()
+    local save = [[
+      local model = checkpoints.model(1)
+      ul.checkpoint.save(folder, 1, { model = model, optim = ul.optim.sgd(model) })
+    ]]
     local model = checkpoints.model(1)
+    local optimizer = ul.optim.sgd(model)
+    local first
     for _ = 1, 2 do
       first = ul.debug.writes()
-      checkpoint.save(folder, 1, { model = model })
+      checkpoint.save(folder, 1, { model = model, optim = optimizer })
     end
     for n = 1, ul.debug.writes() - first do
       local _, status = program.shell(lua(('ul.debug.fail_write(%d, "SIGKILL")\n%s'):format(n,
@@ -148,6 +153,10 @@ describe('a checkpoint', function()
       assert.equal(137, status)
       assert.same({ 1 }, checkpoint.steps(folder))
       assert.equal(1, checkpoint.load(folder, { model = model, warn = error }).step)
+      -- Who goes on from it tidies up first.
+      local given = { model = model, optim = optimizer, warn = error }
+      assert.equal(1, checkpoint.load(folder, given).step)
+      assert.same({ 'latest', 'step-1' }, names_in(folder))
     end
   end)
 
