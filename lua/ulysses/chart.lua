@@ -2,7 +2,7 @@
 local chart = {}
 
 local NARROW, WIDE, HEIGHT = 640, 960, 250
-local LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 34
+local LEFT, RIGHT, TOP, BOTTOM = 62, 22, 12, 34
 -- A line has at most two points in each of so many columns.
 local COLUMNS = 300
 -- What a mouse can point at.
@@ -73,7 +73,7 @@ local function vertical_axis(given)
   local room = high > low and 0.05 * (high - low) or math.max(math.abs(high), 1e-6) * 0.1
   high = high + room
   if not (given.zero and low == 0) then low = low - room end
-  local ticks, step = linear_ticks(low, high, 5)
+  local ticks, step = linear_ticks(low, high, 6)
   return { ticks = ticks, step = step,
            at = function(y) return TOP + height * (1 - (y - low) / (high - low)) end }
 end

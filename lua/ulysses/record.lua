@@ -15,20 +15,22 @@ local record = {}
 -- The order in which values are shown; the others follow by name.
 local order = { grad_norm = 1, lr = 2 }
 
--- Measured when it is first shown: it takes a moment.
-local function peak_of(self)
-  if not self.peak then
-    for _ = 1, 3 do self.peak = math.max(self.peak or 0, ul.peak_flops(self.dtype)) end
-  end
-  return self.peak
+-- FLOP/s that the machine has reached at best, as far as it is known: other programs may disturb the
+-- measuring, so it is done again where the run itself is faster.
+local function peak_of(self, reached)
+  local samples = self.peak and 1 or 5
+  if self.peak and reached <= self.peak then return self.peak end
+  for _ = 1, samples do self.peak = math.max(self.peak or 0, ul.peak_flops(self.dtype)) end
+  return math.max(self.peak, reached)
 end
 
 local function show(self, values)
   if not self.display:wants(self.step, self.last) then return end
+  local flops = self.flops_of_step / self.pace
   self.display:step(values, {
     last = self.last, given = self.given, order = order,
-    tokens_per_s = self.tokens_of_step / self.pace, flops_per_s = self.flops_of_step / self.pace,
-    peak = self.flops_of_step > 0 and peak_of(self) or 1,
+    tokens_per_s = self.tokens_of_step / self.pace, flops_per_s = flops,
+    peak = flops > 0 and peak_of(self, flops) or 1,
     seconds_left = (self.last - self.step) * self.pace,
   })
 end
@@ -113,12 +115,20 @@ local function readable(text)
   return table.concat(parts)
 end
 
+-- A complete run that is started again writes the same: that is recorded once.
+local function sample_key(values)
+  return ('%d\0%s\0%s'):format(values.step, values.prompt, values.text)
+end
+
 ---@param self Run
 ---@param prompt string
 ---@param text string
 function record.sample(self, prompt, text)
   if not self.samples then return end
-  self.samples:write { step = self.step, prompt = readable(prompt), text = readable(text) }
+  local values = { step = self.step, prompt = readable(prompt), text = readable(text) }
+  local key = sample_key(values)
+  if not self.sampled[key] then self.samples:write(values) end
+  self.sampled[key] = true
 end
 
 -- ---- the folder ----
@@ -136,23 +146,33 @@ local function describe(self)
   return {
     version = core.version, config = self.config, dtype = self.dtype, steps = self.last,
     parameters = model.n_parameters and model:n_parameters() or nil,
-    started = core.system.now(), resumed = self.resumed,
+    started = self.started, resumed = self.resumed,
     machine = { cpu = cpu_name(), isa = ul.isa(), threads = ul.threads(),
-                peak_flops = peak_of(self) },
+                peak_flops = peak_of(self, 0) },
   }
+end
+
+--- Writes run.json.
+---@param self Run
+function record.describe(self)
+  folder.write(self.dir .. '/run.json', ul.json.encode(describe(self), { indent = 1 }) .. '\n')
 end
 
 --- Opens the files of the run's folder to go on behind its step, and takes the losses from them.
 ---@param self Run
 function record.open(self)
+  self.started = core.system.now()
   for step = 1, self.step do self.losses[step] = nan end
   self.metrics = metrics.open(self.dir .. '/metrics.jsonl', self.step, function(values)
     if type(values.loss) == 'number' then self.losses[values.step] = values.loss end
     if values.eval_loss then self.evaluated = values end
   end)
-  self.samples = metrics.open(self.dir .. '/samples.jsonl', self.step)
+  self.sampled = {}
+  self.samples = metrics.open(self.dir .. '/samples.jsonl', self.step, function(values)
+    self.sampled[sample_key(values)] = true
+  end)
   if self.tensorboard then self.events = tensorboard.open(self.dir, self.step) end
-  folder.write(self.dir .. '/run.json', ul.json.encode(describe(self), { indent = 1 }) .. '\n')
+  record.describe(self)
 end
 
 --- One line about a run on the meta device: what a step takes. To its tensors come those that stay

@@ -109,7 +109,10 @@ end
 
 local function finish(self)
   stop.watch(self, false)
-  if self.dir then self:save() end
+  if self.dir then
+    self:save()
+    record.describe(self)
+  end
   log.leave()
   if self.on_meta then log.say('%s', record.plan(self)) end
 end

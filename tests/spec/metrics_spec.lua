@@ -90,6 +90,27 @@ describe('metrics', function()
     assert.equal(math.exp(0.4), record.perplexity)
   end)
 
+  it('have samples in a file beside them, each once', function()
+    local run = new_run()
+    function run.model.logits(_, inputs)
+      local row = ul.zeros { 1, 1, 260 }
+      row[1][1][inputs:tolist()[1][inputs:size(2)] % 250 + 2] = 99 -- what comes next in the table
+      return row
+    end
+    for step in run:steps(2) do
+      local before = { ul.random_state() }
+      assert.equal('bcd', run:sample('a', { n = 3, temperature = 0 }))
+      if step == 2 then run:sample('\254\195', { n = 1, temperature = 0 }) end
+      run:sample('a', { n = 3, temperature = 0 })
+      assert.same(before, { ul.random_state() })
+    end
+    local samples = metrics.read_all(folder .. '/run/samples.jsonl')
+    assert.same({ { step = 1, prompt = 'a', text = 'bcd' }, { step = 2, prompt = 'a', text = 'bcd' },
+                  { step = 2, prompt = '??', text = '?' } }, samples)
+    new_run():steps(2)
+    assert.equal(3, #metrics.read_all(folder .. '/run/samples.jsonl'))
+  end)
+
   it('are cut back to a step, and a broken last line goes', function()
     local path = folder .. '/lines.jsonl'
     local function write(text)
