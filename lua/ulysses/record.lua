@@ -15,8 +15,8 @@ local record = {}
 -- The order in which values are shown; the others follow by name.
 local order = { grad_norm = 1, lr = 2 }
 
--- FLOP/s that the machine has reached at best, as far as it is known: other programs may disturb the
--- measuring, so it is done again where the run itself is faster.
+-- FLOP/s that the machine has reached at best, as far as it is known: other programs may disturb
+-- the measuring, so it is done again where the run itself is faster.
 local function peak_of(self, reached)
   local samples = self.peak and 1 or 5
   if self.peak and reached <= self.peak then return self.peak end
