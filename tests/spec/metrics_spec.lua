@@ -105,7 +105,8 @@ describe('metrics', function()
       assert.same(before, { ul.random_state() })
     end
     local samples = metrics.read_all(folder .. '/run/samples.jsonl')
-    assert.same({ { step = 1, prompt = 'a', text = 'bcd' }, { step = 2, prompt = 'a', text = 'bcd' },
+    assert.same({ { step = 1, prompt = 'a', text = 'bcd' },
+                  { step = 2, prompt = 'a', text = 'bcd' },
                   { step = 2, prompt = '??', text = '?' } }, samples)
     new_run():steps(2)
     assert.equal(3, #metrics.read_all(folder .. '/run/samples.jsonl'))
