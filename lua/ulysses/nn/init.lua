@@ -1,11 +1,13 @@
 -- init.lua - ul.nn: modules and what they are made with.
 local module = require 'ulysses.nn.module'
+require 'ulysses.nn.state'
 local norm = require 'ulysses.nn.norm'
 
 return {
   class = module.class,
   parameter = module.parameter,
   Linear = require 'ulysses.nn.linear',
+  Dropout = require 'ulysses.nn.dropout',
   Embedding = require 'ulysses.nn.embedding',
   RMSNorm = norm.RMSNorm,
   LayerNorm = norm.LayerNorm,

@@ -6,7 +6,8 @@ local raise = require 'ulysses.raise'
 
 -- Fields live in a table of their own, so that every assignment is seen: the order of parameters
 -- must not depend on pairs(), and a tensor that a module holds must outlive the scope of the call.
--- NAMES lists the fields in that order, KNOWN has them as a set, PARAMETERS those that are trained.
+-- NAMES lists the fields in that order, KNOWN has them as a set, PARAMETERS those that are trained,
+-- or would be if they were not frozen.
 local FIELDS, NAMES, KNOWN, PARAMETERS = {}, {}, {}, {}
 
 local Module = {}
@@ -14,16 +15,25 @@ Module.__index = Module
 
 local function is_module(value) return type(value) == 'table' and rawget(value, FIELDS) ~= nil end
 
+-- A result that is kept is a buffer, even if gradients flow through it.
+local function is_trained(value)
+  return ul.is_tensor(value) and value.requires_grad and value.is_leaf
+end
+
 local function assign(self, name, value)
-  local known = rawget(self, KNOWN)
+  local known, parameters = rawget(self, KNOWN), rawget(self, PARAMETERS)
+  if Module[name] and (is_module(value) or ul.is_tensor(value)) then
+    raise("%s.%s: modules have a method of this name; choose another", self.class_name, name)
+  end
   if value ~= nil and not known[name] then
     table.insert(rawget(self, NAMES), name)
     known[name] = true
   end
   if ul.is_tensor(value) then
     value:keep()
-    local parameters = rawget(self, PARAMETERS)
-    parameters[name] = parameters[name] or value.requires_grad
+    parameters[name] = parameters[name] or is_trained(value)
+  else
+    parameters[name] = nil
   end
   -- Numbered fields are plain ones as well, for # and ipairs() look nowhere else.
   if type(name) == 'number' then rawset(self, name, value) end
@@ -36,6 +46,12 @@ end
 
 --- A class of modules: give it `init` and `forward`. Calling the class makes an instance, calling
 --- the instance runs `forward` in a scope. What it does not define itself it has from `parent`.
+---
+--- Fields are assigned in `init`, one by one, for their order is that of the parameters (in
+--- self.a, self.b = ... Lua assigns b first). Modules are found there, and tensors that require a
+--- gradient; any other tensor is a buffer: it lives as long as it is the field's value, and is no
+--- part of the model's state. Tensors that a call stores elsewhere (in a plain table, in a variable
+--- outside) need :keep().
 ---@param name string
 ---@param parent table? another class
 ---@return table
@@ -72,38 +88,77 @@ local function class(name, parent)
   return new
 end
 
--- Appends { name, tensor, owner, field } for all parameters below `module`, each tensor once.
-local function collect(module, prefix, found, seen)
-  for _, name in ipairs(rawget(module, NAMES)) do
-    local value = rawget(module, FIELDS)[name]
-    if is_module(value) then
-      collect(value, prefix .. name .. '.', found, seen)
-    elseif ul.is_tensor(value) then
-      if rawget(module, PARAMETERS)[name] and not seen[value] then
-        seen[value] = true
-        found[#found + 1] = { prefix .. name, value, module, name }
-      end
-    elseif type(value) == 'table' and getmetatable(value) == nil then
-      for _, inner in pairs(value) do
-        if is_module(inner) then
-          raise('%s.%s is a plain table that holds modules, whose parameters nobody would find; '
-                .. 'use nn.List', module.class_name, tostring(name))
+-- Calls visit(module, name) for `self` ('') and all modules below it, each once, where it was
+-- assigned first.
+local function walk(self, visit)
+  local seen = {}
+  local function enter(module, name)
+    if seen[module] then return end
+    seen[module] = true
+    visit(module, name)
+    for _, field in ipairs(rawget(module, NAMES)) do
+      local value = rawget(module, FIELDS)[field]
+      if is_module(value) then enter(value, (name == '' and '' or name .. '.') .. field) end
+    end
+  end
+  enter(self, '')
+end
+
+local function iterate(list)
+  local i = 0
+  return function()
+    i = i + 1
+    if list[i] then return unpack(list[i]) end
+  end
+end
+
+-- Refuses a table in which nobody would look for what is to be trained.
+local function check_plain(module, field, value)
+  if type(value) ~= 'table' or getmetatable(value) ~= nil then return end
+  for _, inner in pairs(value) do
+    local what = is_module(inner) and 'modules, whose parameters' or is_trained(inner) and
+      'parameters, which'
+    if what then
+      raise('%s.%s is a plain table that holds %s nobody would find; use nn.List or fields of '
+            .. 'their own', module.class_name, tostring(field), what)
+    end
+  end
+end
+
+-- Lists { name, tensor, owner, field } in assignment order, each tensor once: the parameters, or
+-- the other tensors.
+local function collect(self, buffers)
+  local found, seen = {}, {}
+  -- The fields of a module in their order, with the modules below it where they stand.
+  local function enter(module, prefix)
+    if seen[module] then return end
+    seen[module] = true
+    for _, field in ipairs(rawget(module, NAMES)) do
+      local value = rawget(module, FIELDS)[field]
+      if is_module(value) then
+        enter(value, prefix .. field .. '.')
+      elseif ul.is_tensor(value) then
+        if not rawget(module, PARAMETERS)[field] == buffers and not seen[value] then
+          seen[value] = true
+          found[#found + 1] = { prefix .. field, value, module, field }
         end
+      else
+        check_plain(module, field, value)
       end
     end
   end
-  return found
+  enter(self, '')
+  return iterate(found)
 end
 
---- Iterates over name, parameter, the module that owns it and its name there, in assignment order.
---- A tensor that occurs twice (tied weights) comes once, where it was assigned first.
-function Module:named_parameters()
-  local found, i = collect(self, '', {}, {}), 0
-  return function()
-    i = i + 1
-    if found[i] then return unpack(found[i]) end
-  end
-end
+--- Iterates over name, parameter, the module that owns it and its name there, in assignment order;
+--- frozen ones are among them. A tensor that occurs twice (tied weights) comes once, where it was
+--- assigned first.
+function Module:named_parameters() return collect(self, false) end
+
+--- The same for buffers: tensors that were assigned without requiring a gradient. They are no part
+--- of what a checkpoint holds.
+function Module:named_buffers() return collect(self, true) end
 
 --- The parameters, as a list.
 function Module:parameters()
@@ -119,38 +174,71 @@ function Module:n_parameters()
   return n
 end
 
---- Iterates over name and module, itself ('') first.
+--- Iterates over name and module, itself ('') first, each once.
 function Module:named_modules()
   local found = {}
-  local function visit(module, name)
-    found[#found + 1] = { name, module }
-    for _, field in ipairs(rawget(module, NAMES)) do
-      local value = rawget(module, FIELDS)[field]
-      if is_module(value) then visit(value, (name == '' and '' or name .. '.') .. field) end
-    end
-  end
-  visit(self, '')
-  local i = 0
-  return function()
-    i = i + 1
-    if found[i] then return unpack(found[i]) end
-  end
+  walk(self, function(module, name) found[#found + 1] = { name, module } end)
+  return iterate(found)
 end
 
---- Casts every parameter, in place; tied ones stay tied.
----@param dtype string
-function Module:to(dtype)
-  local cast = {}
-  for _, module in self:named_modules() do
-    local fields = rawget(module, FIELDS)
-    for _, name in ipairs(rawget(module, NAMES)) do
-      local value = fields[name]
-      if ul.is_tensor(value) and rawget(module, PARAMETERS)[name] and value:dtype() ~= dtype then
-        cast[value] = cast[value] or value:detach():to(dtype):requires_grad_(value.requires_grad)
-        module[name] = cast[value]
+--- Iterates over name and module of those that are fields of this one.
+function Module:children()
+  local found = {}
+  for _, field in ipairs(rawget(self, NAMES)) do
+    local value = rawget(self, FIELDS)[field]
+    if is_module(value) then found[#found + 1] = { field, value } end
+  end
+  return iterate(found)
+end
+
+--- Calls f(module, name) for the module itself and all below it; returns the module.
+---@param f fun(module: table, name: string)
+function Module:apply(f)
+  walk(self, f)
+  return self
+end
+
+--- Says to the module and all below it that they are at work in training (or not): their field
+--- `training`, which nn.Dropout asks. Modules begin with true.
+---@param on boolean?
+function Module:train(on)
+  return self:apply(function(module) module.training = on ~= false end)
+end
+
+--- train(false)
+function Module:eval() return self:train(false) end
+
+Module.training = true
+
+local floats = { f32 = true, bf16 = true, f64 = true }
+local others = { i32 = true, i64 = true, u8 = true }
+
+--- Casts every parameter to a dtype ('bf16'), or moves all tensors to a device ('meta'), or both
+--- ({ dtype =, device = }), in place; tied ones stay tied. An optimizer is made after it.
+---@param target string|{ dtype: string?, device: string? }
+function Module:to(target)
+  if type(target) == 'string' then
+    target = { [(floats[target] or others[target]) and 'dtype' or 'device'] = target }
+  end
+  local read = options.read('to', target, { dtype = options.none, device = options.none })
+  if read.dtype and not floats[read.dtype] then
+    raise('to: parameters are f32, bf16 or f64, not %s', tostring(read.dtype))
+  end
+  local moved = {}
+  walk(self, function(module)
+    for _, field in ipairs(rawget(module, NAMES)) do
+      local value = rawget(module, FIELDS)[field]
+      if ul.is_tensor(value) then
+        local dtype = rawget(module, PARAMETERS)[field] and read.dtype or value:dtype()
+        local device = read.device or value:device()
+        if value:dtype() ~= dtype or value:device() ~= device then
+          moved[value] = moved[value] or value:detach():to({ dtype = dtype, device = device })
+            :requires_grad_(value.requires_grad and value.is_leaf)
+          module[field] = moved[value]
+        end
       end
     end
-  end
+  end)
   return self
 end
 
@@ -186,23 +274,40 @@ function Module:init_parameter() end
 --- What the printed tree says behind the class's name.
 function Module:describe() return '' end
 
+local function count_text(module)
+  local frozen = module:n_parameters() > 0
+  for _, parameter in module:named_parameters() do
+    frozen = frozen and not parameter.requires_grad
+  end
+  return ('(%d%s)'):format(module:n_parameters(), frozen and ', frozen' or '')
+end
+
 function Module:describe_tree()
-  local lines = {}
-  local function visit(module, name, depth)
-    local text = module.class_name .. module:describe()
-    if name ~= '' then text = name .. ': ' .. text end
-    lines[#lines + 1] = ('%s%s  (%d)'):format(('  '):rep(depth), text, module:n_parameters())
-    for _, field in ipairs(rawget(module, NAMES)) do
-      local value = rawget(module, FIELDS)[field]
-      if is_module(value) then visit(value, field, depth + 1) end
+  local lines, seen = {}, {}
+  local function visit(module, field, name, depth)
+    local text = seen[module] and 'is ' .. seen[module] or module.class_name .. module:describe()
+      .. '  ' .. count_text(module)
+    lines[#lines + 1] = ('  '):rep(depth) .. (field and field .. ': ' or '') .. text
+    if seen[module] then return end
+    seen[module] = name == '' and 'the whole' or name
+    for child_field, child in module:children() do
+      visit(child, child_field, (name == '' and '' or name .. '.') .. child_field, depth + 1)
     end
   end
-  visit(self, '', 0)
+  visit(self, nil, '', 0)
   return table.concat(lines, '\n')
 end
 
---- A tensor that is trained, not yet filled.
----@vararg integer sizes
-local function parameter(...) return ul.empty(...):requires_grad_() end
+--- What a call runs; every class has its own.
+function Module:forward() raise('%s: the class has no forward', self.class_name) end
 
-return { class = class, parameter = parameter, is_module = is_module }
+--- A tensor that is trained: zeros of these sizes, or the values of a tensor.
+---@param first integer|Tensor
+---@vararg integer sizes
+---@return Tensor
+local function parameter(first, ...)
+  local values = ul.is_tensor(first) and first:detach() or ul.zeros(first, ...)
+  return values:requires_grad_()
+end
+
+return { class = class, parameter = parameter, is_module = is_module, methods = Module }
