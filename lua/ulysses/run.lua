@@ -177,7 +177,7 @@ end
 function Run:eval(data)
   record.step(self)
   if self.on_meta then return nan, nan end
-  local sum, count = 0, 0
+  local sum, count, random = 0, 0, { ul.random_state() }
   local function add(batch)
     self.model(batch)
     sum, count = sum + batch:loss() * batch.count, count + batch.count
@@ -185,6 +185,7 @@ function Run:eval(data)
   stop.watched(self, ul.no_grad, function()
     for batch in data:once() do
       ul.scope(add, batch)
+      ul.set_random_state(unpack(random)) -- a run that is evaluated stays the same run
       stop.where_asked_to(self)
     end
   end)

@@ -210,6 +210,68 @@ describe('a run', function()
     assert.is_nil(table.concat(names, ' '):find 'step%-9')
   end)
 
+  -- Sends a signal in step 4, and goes on until it has come.
+  local function on_signal(name)
+    return ([[s.then_do = function(step)
+      if step ~= 4 then return end
+      os.execute "(sleep 0.02; kill -%s $PPID) &"
+      while not require("ulysses.core").signals.pending() do end
+    end]]):format(name)
+  end
+
+  it('saves at Ctrl-C where there is no prompt', function()
+    local output, status = run('stopped', on_signal 'INT')
+    assert.equal(130, status)
+    assert.equal(('interrupted after step 4 of 40; saved %s/stopped/step-4, and the same command '
+                  .. 'goes on from there\n'):format(folder), output)
+    run 'stopped'
+    assert.same(undisturbed, state_of 'stopped')
+  end)
+
+  it('opens the prompt at Ctrl-C where there is one', function()
+    local stub = [[package.loaded["ulysses.repl"] = {
+      available = function() return true end,
+      inside = function(sentence) print(sentence) %s end,
+    }]]
+    local output, status = run('prompt', on_signal 'INT' .. '\n' .. stub:format '')
+    assert.matches('^interrupted after step 4 of 40\ndone: 40 losses', output)
+    assert.equal(0, status)
+    assert.same(undisturbed, state_of 'prompt')
+    output, status = run('left', on_signal 'INT' .. '\n' .. stub:format 'error("interrupted!", 0)')
+    assert.equal(1, status)
+    assert.matches('^interrupted after step 4 of 40\nulysses%-lua: interrupted!\n', output)
+  end)
+
+  it('without a folder ends at once and saves nothing', function()
+    for name, expected in pairs { TERM = { 'terminated', 0 }, INT = { 'interrupted', 130 } } do
+      local output, status = run('none', 's.dir = nil ' .. on_signal(name))
+      assert.equal(expected[2], status)
+      assert.equal(expected[1] .. ' after step 4 of 40; nothing is saved\n', output)
+    end
+  end)
+
+  it('ends between two batches of an evaluation', function()
+    for _, step in ipairs { 4, 40 } do
+      local output, status = run('evaluated' .. step, ([[s.then_do = function(step, run)
+        if step ~= %d then return end
+        local signals, n = require("ulysses.core").signals, 0
+        if step == 40 then for _ in run:steps(40) do end end -- behind the last step
+        os.execute "(sleep 0.02; kill -TERM $PPID) &"
+        run:eval { once = function() return function()
+          while not signals.pending() do end
+          n = n + 1
+          print("batch", n)
+          return run.data:at(n)
+        end end }
+      end]]):format(step))
+      assert.equal(0, status)
+      assert.matches(('^batch\t1\nterminated after step %d of 40; saved [^\n]*\n$'):format(step),
+                     output)
+    end
+    run 'evaluated4'
+    assert.same(undisturbed, state_of 'evaluated4')
+  end)
+
   it('wants a folder that can be written', function()
     local output, status = program.shell(("$P '%s/script.lua' /dev/null/x"):format(folder))
     assert.equal(1, status)
