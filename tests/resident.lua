@@ -20,13 +20,13 @@ local hook = [[
 ]]
 
 local function run(device, script, settings)
-  local output = program.shell(('$P --threads 2 --device %s -e %s %s %s'):format(
+  local output, status = program.shell(('$P --threads 2 --device %s -e %s %s %s'):format(
     device, "'" .. hook:gsub("'", "'\\''") .. "'", script, table.concat(settings, ' ')))
   local found, fields = {}, { 'resident', 'meta', 'cpu', 'held', 'scratch' }
   for i, number in ipairs { output:match '@ (%d+) (%d+) (%d+) (%d+) (%d+)\n$' } do
     found[fields[i]] = tonumber(number)
   end
-  if not found.resident then error(output, 0) end
+  if status ~= 0 or not found.resident then error(output, 0) end
   found.plan = tonumber((output:match 'takes (%d+) MB at its peak'))
   return found
 end
