@@ -36,6 +36,7 @@ enum {
     UL_ECALL = -7,   /* a callback failed; its owner keeps the reason */
     UL_EIO = -8,     /* a file cannot be read or written, or is damaged; the sentence begins with
                         its path */
+    UL_ECOMM = -9,   /* ranks cannot talk, or do not say the same */
 };
 
 typedef enum { UL_F32, UL_BF16, UL_F64, UL_I32, UL_I64, UL_U8, UL_DTYPES } ul_dtype;
@@ -460,6 +461,8 @@ typedef struct ul_safetensors_item {
  */
 int ul_safetensors_save(ul_file_sum *sum, const char *path, const ul_safetensors_item *items, int n,
                         const char *const *metadata);
+
+#include "group.h" /* several ranks */
 
 #ifdef __cplusplus
 }

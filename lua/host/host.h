@@ -157,7 +157,7 @@ void host_register(lua_State *L, int core, const host_function *functions);
 
 extern const host_function host_create[], host_views[], host_elementwise[], host_reduce[],
     host_layers[], host_losses[], host_optimizer[], host_nodes[], host_fields[], host_scopes[],
-    host_engine[], host_json[], host_io[], host_safetensors[];
+    host_engine[], host_json[], host_io[], host_safetensors[], host_group[];
 
 /* create.c: pushes a tensor (box) made from the nested table, or number, at i. */
 host_box *host_from_table(lua_State *L, int i, const char *op, int dtype, ul_device device);
@@ -173,6 +173,8 @@ int host_push_sum(lua_State *L, const ul_file_sum *sum);
 const char *host_path(lua_State *L, int i, const char *op);
 /* safetensors.c: the metatable of open files */
 void host_open_safetensors(lua_State *L);
+/* group.c: the metatable of groups */
+void host_open_group(lua_State *L);
 /* scope.c: the metatable of scope_begin()'s tokens */
 void host_open_scope(lua_State *L);
 /* signal.c: core.signals */

@@ -12,7 +12,7 @@ for _, name in ipairs {
   'backward', 'manual_seed', 'random_state', 'set_random_state', 'default_device',
   'set_default_device', 'memory', 'reset_peak_memory', 'set_memory_limit', 'trim_memory',
   'meta_counts', 'reset_meta_counts', 'threads', 'isa', 'flops', 'peak_flops', 'adamw_', 'sgd_',
-  'global_norm', 'clip_grad_norm_',
+  'global_norm', 'clip_grad_norm_', 'group', 'group_log',
 } do
   ul[name] = assert(core[name], name)
 end

@@ -1,0 +1,83 @@
+/* comm.h - what a transport offers to a group of ranks, and what all transports share.
+ *
+ * A transport moves bytes of host memory. It knows neither tensors nor gradients; checks, numbers,
+ * the log, the deadline and the counts are above it, once for all (group.c, watch.c).
+ */
+#ifndef UL_COMM_H
+#define UL_COMM_H
+
+#include "../internal.h"
+
+/* One piece of memory for each rank: `bytes` of them from data + at. */
+typedef struct ul_pieces {
+    char *data;
+    const int64_t *at, *bytes;
+} ul_pieces;
+
+/* All ranks of a group call the same functions with sizes that fit each other. Nothing may
+ * overlap but where said.
+ */
+typedef struct ul_comm {
+    const char *name;
+    /* data [n] = the reduction of all ranks' data */
+    int (*all_reduce)(ul_group *g, void *data, int64_t n, ul_dtype dtype, ul_reduction how);
+    /* mine = the sum of all ranks' piece for this rank, which mine may be itself */
+    int (*reduce_scatter)(ul_group *g, void *mine, const ul_pieces *all, ul_dtype dtype);
+    /* all = every rank's `mine`, which may be its piece of all */
+    int (*all_gather)(ul_group *g, const ul_pieces *all, const void *mine);
+    int (*all_to_all)(ul_group *g, const ul_pieces *to, const ul_pieces *from);
+    int (*broadcast)(ul_group *g, void *data, int64_t bytes, int root);
+    int (*send)(ul_group *g, const void *data, int64_t bytes, int to);
+    int (*receive)(ul_group *g, void *data, int64_t bytes, int from);
+    int (*barrier)(ul_group *g);
+    /* out: rank, size and handle; size 0 where color is negative. colors: of all ranks. */
+    int (*split)(ul_group *out, ul_group *g, const int *colors, int key);
+    void (*end)(int status);
+} ul_comm;
+
+struct ul_group {
+    const ul_comm *comm;
+    int rank, size;
+    char name[48];
+    void *handle;     /* the transport's own, like the scratch that follows */
+    void **requests;  /* [2 size] */
+    int64_t *offsets; /* [2 size] */
+    int *counts;      /* [2 size] */
+    int64_t *places;  /* [2 size], ul__comm_sizes()'s */
+    int64_t sequence;
+    ul_comm_count count[UL_COMM_KINDS];
+    struct ul_group *next; /* of all groups of the process */
+};
+
+extern const ul_comm ul__self, ul__mpi, ul__plan;
+/* Fills rank, size and handle of the world that a launcher says has `size` ranks. */
+int ul__mpi_open(ul_group *world, int size);
+
+/* A group in the list of all; its size, and scratch for that. */
+int ul__group_new(ul_group **out, const ul_comm *comm, const char *name);
+int ul__group_sized(ul_group *g, int rank, int size);
+
+/* ---- group.c: around each call of a transport ---- */
+
+/* Numbers and logs the call, and compares it with the other ranks' where UL_COMM_CHECK is set.
+ * what: dtype and shape, the same words on all ranks.
+ */
+int ul__comm_begin(ul_group *g, ul_comm_kind kind, const char *what);
+/* After it: counts the bytes sent to others. Returns rc. */
+int ul__comm_end(ul_group *g, ul_comm_kind kind, int64_t bytes, int rc);
+/* all [size][n] = each rank's n numbers; mine may be its place in all */
+int ul__comm_sizes(ul_group *g, int64_t *all, const int64_t *mine, int n);
+
+/* ---- watch.c: the log and the deadline ---- */
+
+void ul__watch_begin(const ul_group *g, ul_comm_kind kind, const char *what);
+double ul__watch_end(void); /* how many seconds it took */
+/* Starts the thread, once. */
+int ul__watch_start(void);
+
+/* ---- reduce.c: sums in the order of the ranks, for transports that only move bytes ---- */
+
+int ul__all_reduce(ul_group *g, void *data, int64_t n, ul_dtype dtype, ul_reduction how);
+int ul__reduce_scatter(ul_group *g, void *mine, const ul_pieces *all, ul_dtype dtype);
+
+#endif

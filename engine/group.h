@@ -1,0 +1,103 @@
+/* group.h - ranks that work together; a part of ulysses.h, which includes it.
+ *
+ * A rank is one process. All ranks of a group call the same functions of this file in the same
+ * order, whatever their data: a call waits for the others. Results are the same bits on every rank
+ * and with every transport, since sums are taken in the order of the ranks. Groups live until the
+ * process ends; ranks are counted from 0 inside each group.
+ *
+ * Tensors on meta move nothing: what would be sent is counted.
+ */
+#ifndef UL_GROUP_H
+#define UL_GROUP_H
+
+#include <stdint.h>
+
+typedef struct ul_group ul_group;
+
+/* ---- comm/world.c, comm/group.c ---- */
+
+/* All ranks that a launcher (mpirun, srun) has started together, or this process alone; borrowed.
+ * The first call opens MPI where there is more than one rank: all must make it.
+ */
+int ul_group_world(ul_group **out);
+/* A world of `size` ranks that are not there, seen by one of them: for tensors on meta. */
+int ul_group_pretend(ul_group **out, int size, int rank);
+/* The ranks that gave the same color, in the order of their keys (equal keys: of their ranks).
+ * color -1: in no group, *out is NULL.
+ */
+int ul_group_split(ul_group **out, ul_group *group, int color, int key);
+/* The same where each rank knows the color of all: needs no talking, and works in a pretended
+ * world. */
+int ul_group_split_known(ul_group **out, ul_group *group, const int *colors);
+
+int ul_group_rank(const ul_group *group);
+int ul_group_size(const ul_group *group);
+const char *ul_group_name(const ul_group *group);      /* "world", "world.1" .. */
+const char *ul_group_transport(const ul_group *group); /* "self", "mpi", "plan" */
+
+/* Waits for all ranks. */
+int ul_group_barrier(ul_group *group);
+/* From one rank to another, which fills a tensor of the same shape and dtype in place. */
+int ul_group_send(ul_group *group, ul_tensor *x, int to);
+int ul_group_receive(ul_group *group, ul_tensor *x, int from);
+
+typedef enum {
+    UL_COMM_ALL_REDUCE,
+    UL_COMM_ALL_GATHER,
+    UL_COMM_REDUCE_SCATTER,
+    UL_COMM_ALL_TO_ALL,
+    UL_COMM_BROADCAST,
+    UL_COMM_SEND,
+    UL_COMM_RECEIVE,
+    UL_COMM_BARRIER,
+    UL_COMM_SIZES, /* what ranks tell each other before: lengths, colors */
+    UL_COMM_END,
+    UL_COMM_KINDS
+} ul_comm_kind;
+
+typedef struct ul_comm_count {
+    int64_t calls;
+    int64_t bytes; /* that this rank sent to others; an all_reduce is a reduce_scatter and an
+                      all_gather, a broadcast is sent to each */
+    double seconds;
+} ul_comm_count;
+const char *ul_comm_name(ul_comm_kind kind); /* "all_reduce" .. */
+void ul_group_count(ul_comm_count *count, const ul_group *group, ul_comm_kind kind);
+void ul_group_reset_counts(ul_group *group);
+
+/* Called, on a thread of its own, with a sentence when a call has waited longer than
+ * UL_COMM_TIMEOUT (seconds; 600): another rank is dead, or calls something else. It must end the
+ * process.
+ */
+void ul_group_on_stuck(void (*callback)(const char *sentence));
+/* The i-th last call in words, i from 0; whether there is one. */
+int ul_group_log(char *text, int size, int i);
+/* Leaves the world, after all ranks have come here; status not 0: ends all ranks at once. */
+void ul_group_end(int status);
+
+/* ---- op/collective.c ---- */
+
+typedef enum { UL_REDUCE_SUM, UL_REDUCE_MAX, UL_REDUCE_MIN } ul_reduction;
+/* y = the sum (..) of all ranks' x, in the order of the ranks, in accumulators. In place: outside
+ * of the tape. Only sums have gradients. */
+int ul_all_reduce(ul_tensor **y, ul_tensor *x, ul_group *group, ul_reduction how);
+int ul_all_reduce_(ul_tensor *x, ul_group *group, ul_reduction how);
+/* y = all ranks' x side by side along dim, where sizes may differ. */
+int ul_all_gather(ul_tensor **y, ul_tensor *x, ul_group *group, int dim);
+/* y = this rank's part along dim of the sum of all x; sizes [P] of the parts, NULL: ul_share. */
+int ul_reduce_scatter(ul_tensor **y, ul_tensor *x, ul_group *group, int dim, const int64_t *sizes);
+/* y = root's x */
+int ul_broadcast(ul_tensor **y, ul_tensor *x, ul_group *group, int root);
+int ul_broadcast_(ul_tensor *x, ul_group *group, int root);
+
+/* ---- op/shard.c ---- */
+
+/* How many of n are rank's, where the first ranks hold one more if need be; *first: where they
+ * begin. first may be NULL. */
+int64_t ul_share(int64_t *first, int64_t n, int size, int rank);
+/* Sends to each rank its part of x along `split` (sizes [P], NULL: ul_share); y = the parts that
+ * arrive, side by side along `cat`. */
+int ul_all_to_all(ul_tensor **y, ul_tensor *x, ul_group *group, int split, int cat,
+                  const int64_t *sizes);
+
+#endif

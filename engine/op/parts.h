@@ -1,0 +1,34 @@
+/* parts.h - tensors cut along a dim, one part for each rank. */
+#ifndef UL_PARTS_H
+#define UL_PARTS_H
+
+#include "../comm/comm.h"
+
+/* x's part for rank r: count[r] elements of dim from first[r] on. Parts may overlap. */
+typedef struct ul_parts {
+    ul_tensor *x;
+    int dim;
+    const int64_t *first, *count;
+} ul_parts;
+
+/* The bytes of all parts, each without gaps: within x itself where they lie so, else in a copy. */
+typedef struct ul_packed {
+    ul_pieces pieces;
+    ul_tensor *memory; /* owned */
+    ul_tensor *tables;
+} ul_packed;
+
+/* A tensor that looks like x's part for rank r; borrows x's storage, and is not to be freed. */
+ul_tensor ul__part(const ul_parts *p, int r);
+/* Room for all parts but `skip`'s (-1: all parts); fill: copied there. in_place: whether x may
+ * serve itself. */
+int ul__pack(ul_packed *packed, const ul_parts *p, int size, int skip, int fill);
+/* Copies what has arrived to where it belongs, unless it is there already. */
+int ul__unpack(const ul_packed *packed, const ul_parts *p, int size, int skip);
+void ul__packed_free(ul_packed *packed);
+
+/* Starts a call of the group on tensors like x: whether there is something to be moved (0 on meta),
+ * or an error. `dim`: one whose size may differ from rank to rank, or -1. */
+int ul__collective(ul_group *g, ul_comm_kind kind, const ul_tensor *x, int dim, const char *more);
+
+#endif

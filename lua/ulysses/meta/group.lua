@@ -1,0 +1,111 @@
+-- group.lua - ranks that work together: ul.group and what a group can do.
+---@meta ulysses
+
+---@class GroupOptions
+---@field pretend? integer a world of so many ranks that are not there, for tensors on meta
+---@field rank? integer which of them this is, from 0
+
+---@class CommCount
+---@field calls integer
+---@field bytes integer that this rank sent to others
+---@field seconds number
+
+--- Ranks, counted from 0. All ranks of a group call the same methods in the same order, whatever
+--- their data; results are the same bits on every rank. Gradients are those of the sum of what all
+--- ranks call backward on, and backward talks too: all ranks must come to it.
+---@class Group
+---@field rank integer this rank, from 0
+---@field size integer
+---@field name string 'world', 'world.1' ..
+---@field transport 'self'|'mpi'|'plan'
+local Group = {}
+
+---@class ulysses
+local ul = {}
+
+--- All ranks that mpirun or srun has started together, or this process alone. Opens MPI where there
+--- is more than one, so all ranks must call it once.
+--- ```lua
+--- local g = ul.group()
+--- print(g.rank, g.size)
+--- ```
+---@param options? GroupOptions
+---@return Group
+function ul.group(options) end
+
+--- The last 64 calls of this rank in words, the latest first.
+---@return string[]
+function ul.group_log() end
+
+--- The ranks that gave the same color, in the order of their keys; nil for those that gave nil. Or
+--- the colors of all ranks in a list, which needs no talking.
+---@param color integer|nil|(integer|false)[]
+---@param key? integer this rank where it is left out
+---@return Group?
+function Group:split(color, key) end
+
+--- Waits for all ranks.
+function Group:barrier() end
+
+--- The sum over all ranks, taken in their order and in accumulators.
+---@param x Tensor of the same shape and dtype on all ranks
+---@param options? { op: 'sum'|'max'|'min' } only sums have gradients
+---@return Tensor
+function Group:all_reduce(x, options) end
+
+--- The same in place, outside of the tape.
+---@param x Tensor
+---@param options? { op: 'sum'|'max'|'min' }
+---@return Tensor x
+function Group:all_reduce_(x, options) end
+
+--- All ranks' x side by side along dim, where sizes may differ.
+---@param x Tensor
+---@param options? { dim: integer } 1
+---@return Tensor
+function Group:all_gather(x, options) end
+
+--- This rank's part along dim of the sum of all x.
+---@param x Tensor of the same shape on all ranks
+---@param options? { dim: integer, sizes: integer[] } sizes: the part of each rank; equal ones where
+--- it is left out, with one more for the first ranks if need be
+---@return Tensor
+function Group:reduce_scatter(x, options) end
+
+--- Sends to each rank its part of x along `split`; the parts that arrive stand side by side along
+--- `cat`.
+---@param x Tensor
+---@param options? { split: integer, cat: integer, sizes: integer[] } dims: 1; sizes: of the parts
+---@return Tensor
+function Group:all_to_all(x, options) end
+
+--- The x of rank root, on all ranks.
+---@param x Tensor of the same shape and dtype on all ranks
+---@param root? integer 0
+---@return Tensor
+function Group:broadcast(x, root) end
+
+--- The same in place, outside of the tape.
+---@param x Tensor
+---@param root? integer 0
+---@return Tensor x
+function Group:broadcast_(x, root) end
+
+--- To one rank, which calls recv.
+---@param x Tensor
+---@param to integer
+function Group:send(x, to) end
+
+--- Fills x by what a rank sends.
+---@param x Tensor
+---@param from integer
+---@return Tensor x
+function Group:recv(x, from) end
+
+--- What this rank has called so far, by kind: all_reduce, all_gather, .., sizes (small messages
+--- about lengths).
+---@return table<string, CommCount>
+function Group:counts() end
+
+--- Counts from 0 again.
+function Group:reset_counts() end

@@ -1,0 +1,72 @@
+-- faults.lua - what goes wrong between ranks, and the words that each must end with: in bounded
+-- time, and never with exit status 0.
+return {
+  { name = 'a rank is killed in a collective', ranks = 3, status = 137,
+    'exited on signal 9', script = [[
+      local ffi = require 'ffi'
+      ffi.cdef 'int getpid(void); int kill(int, int);'
+      local g, x = ul.group(), ul.ones { 1000 }
+      for i = 1, 1000 do
+        g:all_reduce_(x)
+        if g.rank == 1 and i == 10 then ffi.C.kill(ffi.C.getpid(), 9) end
+      end]] },
+  { name = 'a rank raises', ranks = 3, 'no luck here', script = [[
+      local g, x = ul.group(), ul.ones { 1000 }
+      g:all_reduce_(x)
+      if g.rank == 2 then error 'no luck here' end
+      g:barrier()]] },
+  { name = 'a rank calls another collective', ranks = 2, environment = 'UL_COMM_TIMEOUT=2',
+    'of 2 has waited', 'UL_COMM_CHECK=1 finds out which', 'group world', script = [[
+      local g, x = ul.group(), ul.ones { 1000 }
+      g:all_reduce_(x)
+      if g.rank == 0 then g:barrier() end
+      g:all_reduce_(x)
+      g:barrier()]] },
+  { name = 'a rank calls another collective, looked for', ranks = 2,
+    environment = 'UL_COMM_CHECK=1',
+    'group world: rank 0 called barrier #2, but rank 1 called all_reduce #2 of f32 [1000]',
+    script = [[
+      local g, x = ul.group(), ul.ones { 1000 }
+      g:all_reduce_(x)
+      if g.rank == 0 then g:barrier() end
+      g:all_reduce_(x)]] },
+  { name = 'shapes that differ', ranks = 2, environment = 'UL_COMM_TIMEOUT=2', script = [[
+      local g = ul.group()
+      g:all_reduce_(ul.ones { 100000 + g.rank * 7 })
+      g:barrier()
+      g:all_reduce_(ul.ones { 10 })]] },
+  { name = 'shapes that differ, looked for', ranks = 2, environment = 'UL_COMM_CHECK=1',
+    'rank 0 called all_gather #2 of f32 [*, 3], but rank 1 called all_gather #2 of f32 [*, 4]',
+    script = [[
+      local g = ul.group()
+      g:all_gather(ul.ones { 2, 3 + g.rank })]] },
+  { name = 'dtypes that differ, looked for', ranks = 2, environment = 'UL_COMM_CHECK=1',
+    'rank 0 called all_reduce #1 of f32 [2], but rank 1 called all_reduce #1 of f64 [2]',
+    script = [[
+      local g = ul.group()
+      g:all_reduce(ul.ones({ 2 }, { dtype = g.rank == 0 and 'f32' or 'f64' }))]] },
+  { name = 'a rank is done before the others', ranks = 2, environment = 'UL_COMM_TIMEOUT=2',
+    'of 2 has waited', 'the end of the script #2', script = [[
+      local g = ul.group()
+      g:barrier()
+      if g.rank == 0 then g:all_gather(ul.ones { 2, 3 }) end]] },
+  { name = 'a rank is done before the others, looked for', ranks = 2,
+    environment = 'UL_COMM_CHECK=1', 'but rank 1 called the end of the script #2', script = [[
+      local g = ul.group()
+      g:barrier()
+      if g.rank == 0 then g:barrier() end]] },
+  { name = 'a rank leaves with a status of its own', ranks = 2, status = 3, script = [[
+      local g = ul.group()
+      if g.rank == 0 then os.exit(3) end
+      g:barrier()]] },
+  { name = 'another launcher', environment = 'RANK=0 WORLD_SIZE=4', 'WORLD_SIZE = 4',
+    'start with mpirun or srun --mpi=pmix', script = 'ul.group()' },
+  { name = 'a launcher of another MPI', environment = 'PMI_SIZE=4 PMI_RANK=1',
+    'the launcher started 4 ranks, but Open MPI formed a world of 1', script = 'ul.group()' },
+  { name = 'no Open MPI', ranks = 2, environment = 'UL_MPI_LIB=/nowhere/libmpi.so',
+    'several ranks need Open MPI (Debian: apt install openmpi-bin)', script = 'ul.group()' },
+  { name = 'no MPI', ranks = 2, environment = 'UL_MPI_LIB=libm.so.6',
+    'libm.so.6 has no MPI_Init_thread: it is not Open MPI 4 or 5', script = 'ul.group()' },
+  { name = 'a deadline that is no number', ranks = 2, environment = 'UL_COMM_TIMEOUT=soon',
+    "UL_COMM_TIMEOUT must be seconds (0: no limit), not 'soon'", script = 'ul.group()' },
+}

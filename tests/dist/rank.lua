@@ -1,0 +1,28 @@
+-- rank.lua - what each rank of a test runs: the specs named as arguments, in step with the others.
+--
+-- A spec file returns function(test, g): test(name, body) runs the body on all ranks; it has failed
+-- if it raised an error on any. With UL_COMM_CHECK a rank that left a body early finds the others
+-- in another call: all of them are told so, and meet again here.
+local ul = require 'ulysses'
+
+local g = ul.group()
+local passed, failed = 0, 0
+
+-- The sum over all ranks, however many calls of theirs are still on their way.
+local function agree(number)
+  for _ = 1, 1000 do
+    local t = ul.tensor({ number }, { dtype = 'f64' })
+    local ok = pcall(g.all_reduce_, g, t)
+    if ok then return t:item() end
+  end
+  error 'the ranks do not meet again'
+end
+
+local function test(name, body)
+  local ok, message = xpcall(body, debug.traceback)
+  if not ok then io.stderr:write(('[%d] %s: %s\n'):format(g.rank, name, tostring(message))) end
+  if agree(ok and 0 or 1) == 0 then passed = passed + 1 else failed = failed + 1 end
+end
+
+for i = 1, #arg do dofile(arg[i])(test, g) end
+if g.rank == 0 then print(('%d passed, %d failed, 0 skipped'):format(passed, failed)) end

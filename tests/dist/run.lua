@@ -1,0 +1,83 @@
+-- run.lua - runs tests/dist/*_spec.lua on 1, 2, 3 and 4 ranks, then the faults; adds up.
+--
+--   luajit tests/dist/run.lua [part of the names of specs]
+--
+-- Where there is no mpirun, everything is skipped.
+local passed, failed, skipped = 0, 0, 0
+local pattern = arg[1] or ''
+
+local function shell(command)
+  local pipe = io.popen(('(%s) 2>&1; echo "=$?"'):format(command))
+  local text = pipe:read '*a'
+  pipe:close()
+  local output, status = text:match '^(.*)=(%d+)\n$'
+  return output, tonumber(status)
+end
+
+local interpreter = arg[-1]
+local settings = 'OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UL_THREADS=1 '
+  .. 'OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none '
+
+--- Runs a Lua file on so many ranks; at most 90 seconds.
+local function ranks(n, environment, file)
+  return shell(('%s %s timeout -k 5 90 mpirun --oversubscribe -np %d %s %s'):format(
+    settings, environment, n, interpreter, file))
+end
+
+local function report(title, ok, output)
+  if ok then
+    passed = passed + 1
+  else
+    failed = failed + 1
+    print(('dist: %s failed:\n%s'):format(title, output))
+  end
+end
+
+-- ---- specs ----
+
+local function specs(n, environment)
+  local list = {}
+  for name in io.popen('ls tests/dist/*_spec.lua'):lines() do
+    if name:find(pattern, 1, true) then list[#list + 1] = name end
+  end
+  local output, status = ranks(n, 'UL_COMM_CHECK=1 UL_COMM_TIMEOUT=20 ' .. environment,
+                               'tests/dist/rank.lua ' .. table.concat(list, ' '))
+  local good, bad = output:match '(%d+) passed, (%d+) failed, 0 skipped'
+  passed, failed = passed + (good or 0), failed + (bad or 1)
+  if status ~= 0 or bad ~= '0' then
+    if bad == '0' then failed = failed + 1 end
+    print(('dist: %d ranks %s, exit %d:\n%s'):format(n, environment, status, output:sub(-4000)))
+  end
+end
+
+-- ---- faults ----
+
+local function fault(case)
+  local name = os.tmpname()
+  local file = io.open(name, 'w')
+  file:write("local ul = require 'ulysses'\n", case.script)
+  file:close()
+  local output, status
+  if case.ranks then
+    output, status = ranks(case.ranks, case.environment or '', name)
+  else
+    output, status = shell(('%s timeout -k 5 90 %s %s'):format(case.environment, interpreter, name))
+  end
+  os.remove(name)
+  local good = status ~= 0 and status ~= 124 and status ~= 137 or case.status == status
+  for _, words in ipairs(case) do good = good and output:find(words, 1, true) end
+  report(case.name, good, ('exit %d:\n%s'):format(status, output))
+end
+
+if select(2, shell 'mpirun --version') ~= 0 then
+  skipped = 1
+  print 'dist: there is no mpirun'
+else
+  for n = 1, 4 do specs(n, '') end
+  specs(3, 'UL_COMM_MESSAGE=1000')
+  if pattern == '' then
+    for _, case in ipairs(dofile 'tests/dist/faults.lua') do fault(case) end
+  end
+end
+print(('%d passed, %d failed, %d skipped'):format(passed, failed, skipped))
+os.exit(failed == 0 and 0 or 1)

@@ -1,0 +1,57 @@
+-- group.lua - wrong calls of groups of ranks.
+local ul = require 'ulysses'
+local g, x = ul.group(), ul.ones(2, 3)
+local plan = ul.group { pretend = 3 }
+
+return {
+  group = {
+    { 'a misspelt option', function() ul.group { pretned = 2 } end,
+      "group: no option 'pretned'; did you mean 'pretend'?" },
+    { 'no ranks', function() ul.group { pretend = 0 } end, 'group: rank 0 of 0 pretended ranks' },
+    { 'a rank outside', function() ul.group { pretend = 2, rank = 2 } end,
+      'group: rank 2 of 2 pretended ranks' },
+    { 'a rank of no pretended world', function() ul.group { rank = 0 } end,
+      'group: rank needs pretend = ranks' },
+    { 'no such method', function() g:allreduce(x) end,
+      "a group has no 'allreduce'; did you mean 'all_reduce'?" },
+    { 'a change', function() g.rank = 1 end, 'a group cannot be changed' },
+    { 'a dot', function() g.barrier() end,
+      'group: expected a group; call its methods with a colon' },
+    { 'no tensor', function() g:all_reduce(3) end,
+      'all_reduce: expected a tensor, got 3 (argument 2)' },
+    { 'no reduction', function() g:all_reduce(x, { op = 'mean' }) end,
+      "all_reduce: no op 'mean'; did you mean 'max'?" },
+    { 'a largest with a gradient',
+      function() g:all_reduce(ul.ones(2):requires_grad_(true), { op = 'max' }) end,
+      'all_reduce: only a sum has a gradient; detach() x first' },
+    { 'a leaf in place', function() g:all_reduce_(ul.ones(2):requires_grad_(true)) end,
+      'all_reduce_: this tensor [2] takes part in differentiation and cannot change in place; '
+        .. 'use a pure op, or ul.no_grad' },
+    { 'no such dim', function() g:all_gather(x, { dim = 3 }) end,
+      'all_gather: dim 3 of a tensor with 2 dims' },
+    { 'sizes of too many ranks', function() g:reduce_scatter(x, { sizes = { 1, 1 } }) end,
+      'reduce_scatter: sizes must be a list with a size for each of 1 ranks' },
+    { 'sizes that do not add up', function() g:reduce_scatter(x, { sizes = { 3 } }) end,
+      'reduce_scatter: sizes add up to 3, but x [2, 3] has 2 along dim 1' },
+    { 'a negative size', function() g:all_to_all(x, { sizes = { -1 } }) end,
+      'all_to_all: size -1 of rank 0' },
+    { 'parts that do not add up', function() g:all_to_all(x, { split = 2, sizes = { 4 } }) end,
+      'all_to_all: sizes add up to 4, but x [2, 3] has 3 along dim 2' },
+    { 'no such root', function() g:broadcast(x, 1) end,
+      'broadcast: no rank 1: they go from 0 to 0' },
+    { 'a send to itself', function() g:send(x, 0) end, 'send: rank 0 is this very rank' },
+    { 'no rank to send to', function() g:send(x) end,
+      'send: the rank must be an integer, got nil' },
+    { 'a recv from nowhere', function() g:recv(x, 5) end, 'recv: no rank 5: they go from 0 to 0' },
+    { 'a negative color', function() g:split(-2) end, 'split: color -2 is not in [0, 2^30]' },
+    { 'colors of too many ranks', function() g:split { 0, 1 } end, 'split: 2 colors for 1 ranks' },
+    { 'one color of a pretended world', function() plan:split(0) end,
+      'split: the other ranks of a pretended world have no colors; give those of all' },
+    { 'values in a pretended world', function() plan:all_reduce(x) end,
+      'all_reduce: the other ranks of a pretended world have no values; x [2, 3] must be on meta' },
+  },
+  group_log = {
+    { 'an argument', function() ul.group_log(1) end,
+      'group_log: 1 arguments, at most 0 are known' },
+  },
+}
