@@ -44,10 +44,10 @@ end
 ---@param self Run
 function record.step(self)
   if not self.scope or self.recorded then return end
-  self.recorded = true
+  local before = self.before
   local seconds, tokens = core.system.clock() - self.began, self.batch.inputs:numel()
-  local flops = ul.flops() - self.flops_before
-  self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
+  local flops = ul.flops() - before.flops
+  self.tokens, self.seconds = before.tokens + tokens, before.seconds + seconds
   local values = {
     step = self.step, loss = self.batch:loss(), tokens = self.tokens, seconds = self.seconds,
     tokens_per_s = tokens / seconds, flops_per_s = flops / seconds,
@@ -56,14 +56,15 @@ function record.step(self)
   for name, value in pairs(self.given) do values[name] = value end
   if self.optim and self.optim.skipped then values.skipped = true end
   self.losses[self.step] = values.loss
-  self.pace = self.pace and 0.9 * self.pace + 0.1 * seconds or seconds
+  self.pace = before.pace and 0.9 * before.pace + 0.1 * seconds or seconds
   self.flops_of_step, self.tokens_of_step = flops, tokens
   if not self.on_meta then
     local bad = values.skipped or values.loss - values.loss ~= 0
-    self.bad = bad and self.bad + 1 or 0
+    self.bad = bad and before.bad + 1 or 0
     if not bad then self.last_good = self.step end
   end
   write(self, values)
+  self.recorded = true
   show(self, values)
 end
 

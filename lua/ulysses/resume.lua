@@ -47,7 +47,7 @@ local function take_up(run)
   if difference then
     refuse("run: '%s' was trained on %s; give this run a folder of its own", run.dir, difference)
   end
-  run.step, run.resumed, run.saved = state.step, state.step, state.step
+  run.step, run.taken, run.resumed, run.saved = state.step, state.step, state.step, state.step
   run.saved_path = ('%s/step-%d'):format(run.dir, state.step)
   run.last_good = state.step
   run.tokens, run.seconds = state.tokens or 0, state.seconds or 0

@@ -49,7 +49,7 @@ local function new(given)
   fields.dtype = parameter and parameter:dtype() or 'f32'
   fields.on_meta = parameter ~= nil and parameter:device() == 'meta'
   if fields.dir == '' or fields.on_meta then fields.dir = nil end
-  fields.losses, fields.step, fields.tokens, fields.seconds = {}, 0, 0, 0
+  fields.losses, fields.step, fields.taken, fields.tokens, fields.seconds = {}, 0, 0, 0, 0
   fields.bad, fields.display = 0, log.new(fields.on_meta and 0 or fields.log_every)
   if fields.dir then fields.lock = folder.open(fields.dir) end
   return setmetatable(fields, Run)
@@ -57,14 +57,17 @@ end
 
 -- ---- steps ----
 
+-- Ctrl-C may raise an error at any line: `taken` alone says which step is the last, and whatever is
+-- done twice comes to the same.
 local function begin_step(self)
-  self.step = self.step + 1
-  self.scope = ul.scope_begin('step ' .. self.step)
-  self.random = { ul.random_state() }
-  self.updates = self.optim and self.optim.steps
+  self.before = { random = { ul.random_state() }, flops = ul.flops(), tokens = self.tokens,
+                  seconds = self.seconds, bad = self.bad, pace = self.pace,
+                  updates = self.optim and self.optim.steps }
   self.recorded, self.given = false, {}
-  self.tokens_before = self.tokens
-  self.began, self.flops_before = core.system.clock(), ul.flops()
+  if self.optim then self.optim.skipped = false end
+  self.scope = ul.scope_begin('step ' .. self.taken + 1)
+  self.step = self.taken + 1
+  self.began = core.system.clock()
   self.batch = self.data:at(self.step)
 end
 
@@ -75,6 +78,7 @@ end
 
 local function end_step(self)
   record.step(self)
+  self.taken = self.step
   close_step(self)
   if self.save_due then self:save() end
   stop.where_nothing_is_learnt(self)
@@ -86,12 +90,13 @@ local function leave_step(self)
   if not self.scope then return end
   if stop.has_updated(self) then
     record.step(self)
-    return close_step(self)
+    self.taken = self.step
   end
   close_step(self)
-  self.losses[self.step], self.tokens = nil, self.tokens_before
-  self.step = self.step - 1
-  ul.set_random_state(unpack(self.random))
+  if self.step == self.taken then return end
+  self.losses[self.step], self.step = nil, self.taken
+  self.tokens, self.bad = self.before.tokens, self.before.bad
+  ul.set_random_state(unpack(self.before.random))
   if self.optim then self.optim:zero_grad() end
 end
 
@@ -130,7 +135,7 @@ function Run:steps(n)
   stop.watch(self, true)
   return function()
     if self.scope then end_step(self) end
-    if self.step >= self.last then return finish(self) end
+    if self.taken >= self.last then return finish(self) end
     begin_step(self)
     return self.step, self.batch
   end
@@ -139,7 +144,8 @@ end
 --- Adds values to the record of the step at work: numbers, or tensors of one element.
 ---@param values table<string, number|userdata>
 function Run:log(values)
-  if not self.scope then raise('run:log: no step is at work') end
+  if not self.scope then raise 'run:log: no step is at work' end
+  if values.step ~= nil then raise 'run:log: the step is known to the run' end
   record.add(self, values)
 end
 

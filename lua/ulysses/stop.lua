@@ -24,7 +24,7 @@ end
 ---@param run Run
 ---@return boolean
 function stop.has_updated(run)
-  return run.optim ~= nil and run.optim.steps > run.updates
+  return run.optim ~= nil and run.optim.steps > run.before.updates
 end
 
 --- Calls f, after training too, with signals noted.
