@@ -198,6 +198,56 @@ describe('training', function()
     end
   end)
 
+  -- Trains to the end through as many errors as `interruptions`, each after so many instructions.
+  local function interrupted_anywhere(interruptions)
+    local model = new_model()
+    local optim = ul.optim.adamw(model, { lr = 1e-2 })
+    local data = rows(32, 4, text):shuffle { seed = 1 }
+    local run = ul.run { model = model, optim = optim, data = data, log_every = 0 }
+    local step_of, busy = optim.step, true
+    function optim.step(...)
+      busy = true -- signals are held there
+      step_of(...)
+      busy = false
+    end
+    local function loop()
+      busy = false
+      for _, batch in run:steps(6) do
+        model(batch):backward()
+        ul.rand(1)
+        optim:clip(1)
+        optim:step()
+      end
+      busy = true
+    end
+    ul.manual_seed(1)
+    for _, count in ipairs(interruptions) do
+      debug.sethook(function()
+        if busy then return end
+        busy = true
+        debug.sethook()
+        error('interrupted!', 0)
+      end, '', count)
+      pcall(loop)
+      debug.sethook()
+    end
+    loop()
+    return run.losses, ul.rand(1):item(), run.tokens
+  end
+
+  it('is the same wherever it was interrupted', function()
+    jit.off() -- compiled code looks at no hooks
+    local expected, number, tokens = interrupted_anywhere {}
+    local counts = {}
+    for i = 1, 150 do counts[i] = 1 + i * 7919 % 1100 end
+    local losses, same_number, same_tokens = interrupted_anywhere(counts)
+    jit.on()
+    assert.equal(6, #losses)
+    assert.same(expected, losses)
+    assert.equal(number, same_number)
+    assert.equal(tokens, same_tokens)
+  end)
+
   it('on meta takes two steps and says what they take', function()
     local lines = printed(function()
       local model = new_model():to 'meta'
