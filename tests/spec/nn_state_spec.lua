@@ -143,6 +143,7 @@ describe('tensors of a module', function()
                                               model.embed.weight:dtype() })
     assert.equal('cpu', Model(1):to('cpu').table:device())
     assert.equal('to: parameters are f32, bf16 or f64, not i64', raised(model.to, model, 'i64'))
+    assert.equal('to: parameters are f32, bf16 or f64, not f16', raised(model.to, model, 'f16'))
     assert.equal("to: no option 'dtpe'; did you mean 'dtype'?",
                  raised(model.to, model, { dtpe = 'f32' }))
   end)

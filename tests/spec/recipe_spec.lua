@@ -167,6 +167,9 @@ describe('recipe', function()
     local cfg = recipe:configure { 'model.dim=8', 'name=', 'lr=0.1' }
     assert.equal('toy: model.dim=8* model.deep.width=2 lr=0.1* tied=false name=* steps=10',
                  recipe:describe(cfg))
+    assert.equal("toy: model.dim=4 model.deep.width=2 lr=0.001 tied=false "
+                 .. "name='it'\\''s a'* steps=10",
+                 recipe:describe(recipe:configure { "name=it's a" }))
     assert.equal('dim = 8\ndeep.width = 2', tostring(cfg.model))
     local paths = {}
     for path, value in recipe:each(cfg) do paths[#paths + 1] = path .. ':' .. tostring(value) end

@@ -211,14 +211,13 @@ function Module:eval() return self:train(false) end
 Module.training = true
 
 local floats = { f32 = true, bf16 = true, f64 = true }
-local others = { i32 = true, i64 = true, u8 = true }
 
 --- Casts every parameter to a dtype ('bf16'), or moves all tensors to a device ('meta'), or both
 --- ({ dtype =, device = }), in place; tied ones stay tied. An optimizer is made after it.
 ---@param target string|{ dtype: string?, device: string? }
 function Module:to(target)
   if type(target) == 'string' then
-    target = { [(floats[target] or others[target]) and 'dtype' or 'device'] = target }
+    target = { [target:find '^%a+%d+$' and 'dtype' or 'device'] = target } -- f32, cpu, cuda:0
   end
   local read = options.read('to', target, { dtype = options.none, device = options.none })
   if read.dtype and not floats[read.dtype] then

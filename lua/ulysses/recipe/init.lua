@@ -264,6 +264,12 @@ function Recipe:listing(cfg, prefix)
   return table.concat(lines, '\n')
 end
 
+-- As a shell wants it.
+local function quote(text)
+  if not text:find '[%s\'"$`\\;&|<>()*?#]' then return text end
+  return "'" .. text:gsub("'", "'\\''") .. "'"
+end
+
 --- All settings in a few lines, a star behind those that are not the recipe's defaults.
 ---@param cfg table
 ---@return string
@@ -272,7 +278,7 @@ function Recipe:describe(cfg)
   for _, leaf in ipairs(self.leaves) do
     local text = value.write(get(cfg, leaf.path))
     local changed = text ~= value.write(leaf.default)
-    text = (' %s=%s%s'):format(leaf.path, text, changed and '*' or '')
+    text = (' %s=%s%s'):format(leaf.path, quote(text), changed and '*' or '')
     if #line + #text > WIDTH then
       lines[#lines + 1], line = line, ' '
     end
@@ -309,7 +315,7 @@ function Recipe:help()
   local function add(leaf, comment)
     if not leaf or shown[leaf] then return end
     shown[leaf] = true
-    local text = ('  %s=%s'):format(leaf.path, value.write(leaf.default))
+    local text = ('  %s=%s'):format(leaf.path, quote(value.write(leaf.default)))
     rows[#rows + 1] = { text, comment or leaf.kind.optional and value.wanted(leaf.kind) or nil }
     if #text <= 44 then width = math.max(width, #text) end
   end
@@ -345,6 +351,7 @@ function Recipe:main()
   local cfg = self:configure { unpack(arg) }
   if not self.train then raise("recipe '%s': it has no function train(cfg)", self.name) end
   print(self:describe(cfg))
+  io.flush() -- before what may be refused
   self.train(cfg)
   return self
 end
