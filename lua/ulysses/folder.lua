@@ -35,13 +35,4 @@ local function write(path, text)
   refuse('%s', why)
 end
 
---- Whether there is a file of this name that can be read.
----@param path string
----@return boolean
-local function exists(path)
-  local file = io.open(path)
-  if file then file:close() end
-  return file ~= nil
-end
-
-return { open = open, write = write, exists = exists }
+return { open = open, write = write }
