@@ -32,7 +32,8 @@ require 'ulysses.print'
 -- Parts of the library, loaded when they are first asked for.
 local parts = {
   nn = 'ulysses.nn', optim = 'ulysses.optim', data = 'ulysses.data', run = 'ulysses.run',
-  generate = 'ulysses.generate', json = 'ulysses.json', safetensors = 'ulysses.safetensors',
+  help = 'ulysses.help', generate = 'ulysses.generate',
+  json = 'ulysses.json', safetensors = 'ulysses.safetensors',
   checkpoint = 'ulysses.checkpoint',
   recipe = 'ulysses.recipe', none = 'ulysses.recipe.none',
   recompute = 'ulysses.recompute', gradcheck = 'ulysses.gradcheck',

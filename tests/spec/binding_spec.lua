@@ -453,25 +453,4 @@ describe('the module', function()
     assert.equal(2, x:sum():item())
     assert.equal(2, again.ones(2):data()[0] + x:data()[0])
   end)
-
-  it('describes every function to editors', function()
-    local files = io.popen 'cat lua/ulysses/meta.lua lua/ulysses/meta/*.lua'
-    local text = files:read '*a'
-    files:close()
-    local core = require 'ulysses.core'
-    local missing = {}
-    local function check(owner, name)
-      if not text:find('function ' .. owner .. name .. '(', 1, true)
-        and not text:find('@field ' .. name .. ' fun(', 1, true) then
-        missing[#missing + 1] = owner .. name
-      end
-    end
-    for name in pairs(core.methods) do check('Tensor:', name) end
-    for name in pairs(core.functional) do check('F.', name) end
-    for name, value in pairs(ul) do
-      if core[name] == value and not core.functional[name] then check('ul.', name) end
-    end
-    table.sort(missing)
-    assert.same({}, missing)
-  end)
 end)

@@ -1,0 +1,130 @@
+-- help_spec.lua - ul.help, and that every function of the library has something to say.
+local ul = require 'ulysses'
+local core = require 'ulysses.core'
+local help = require 'ulysses.help'
+
+describe('help', function()
+  local index = help.index()
+
+  it('finds a function under all its names', function()
+    for _, name in ipairs { 'matmul', 'x:matmul', 'Tensor:matmul', 'F.matmul', 'ul.F.matmul',
+                            'anything.at.all:matmul', '?matmul', ' matmul() ' } do
+      assert.matches('x:matmul%(b%) %-> Tensor', (assert(help.text(name), name)))
+    end
+    for _, name in ipairs { 'ul.optim.adamw', 'optim.adamw', 'adamw', 'ulysses.optim.adamw' } do
+      assert.matches('ul.optim.adamw%(what, options%)', (assert(help.text(name), name)))
+    end
+    for _, name in ipairs { 'nn.Linear', 'ul.nn.Linear', 'Linear' } do
+      assert.matches('ul.nn.Linear%(inputs, outputs, options%) %-> Linear', (help.text(name)))
+    end
+    assert.matches('run:steps%(n%)', (help.text 'run:steps'))
+    assert.matches('F.rope%(x, table%)', (help.text 'F.rope'))
+  end)
+
+  it('says what there is to say', function()
+    local text = help.text 'x:max'
+    assert.matches('The largest element', text)
+    assert.matches('options +KeepOptions%?\n +keepdim +boolean%? +leave', text)
+    assert.matches('index +Tensor%? +i64, 0%-based', text)
+    assert.matches('local values, index', text)
+    assert.matches('Also F.max', text)
+    assert.matches('eps +number%? +default 1e%-8', (help.text 'ul.optim.adamw'))
+    assert.matches('lse +boolean', (help.text 'F.attention'))
+  end)
+
+  it('lists what a table or a class has', function()
+    assert.matches('ul.optim.sgd', (help.text 'ul.optim'))
+    assert.matches('ul.nn.Linear', (help.text 'nn'))
+    assert.matches('F.matmul', (help.text 'F'))
+    assert.matches('Run:steps', (help.text 'Run'))
+    assert.matches('ul.help', (help.text ''))
+  end)
+
+  it('finds names of values', function()
+    assert.matches('ul.optim.adamw%(', (help.value(ul.optim.adamw)))
+    assert.matches('ul.randn%(', (help.value(ul.randn)))
+    assert.matches('F.rope%(', (help.value(ul.F.rope)))
+    assert.matches('x:keep%(%)', (help.value(ul.ones(1).keep)))
+    assert.matches('Tensor:backward', (help.value(ul.ones(1))))
+    assert.matches('ul.nn.Linear%(', (help.value(ul.nn.Linear(2, 2))))
+    assert.matches('ul.nn.Linear%(', (help.value(ul.nn.Linear)))
+    assert.matches('Optimizer:step', (help.value(ul.optim.sgd(ul.nn.Linear(2, 2)))))
+  end)
+
+  it('says so where nothing is known', function()
+    local text, sentence = help.text 'adamm'
+    assert.is_nil(text)
+    assert.equal("help: nothing is known of 'adamm'; did you mean 'adamw'?", sentence)
+    assert.equal('help: nothing is known of this number', (select(2, help.value(1))))
+    assert.truthy(select(2, help.text 'ul.nothing_of_the_kind'))
+    assert.truthy(select(2, help.text '%'))
+  end)
+
+  it('has something to say of every function', function()
+    local missing = {}
+    local function check(name)
+      local found = index.names[name]
+      if not found or #table.concat(found[1].text) == 0 then missing[#missing + 1] = name end
+    end
+    for name in pairs(core.methods) do check('Tensor:' .. name) end
+    for name in pairs(core.functional) do check('F.' .. name) end
+    for name, value in pairs(ul) do
+      if type(value) == 'function' and value ~= core.functional[name] then check('ul.' .. name) end
+    end
+    table.sort(missing)
+    assert.same({}, missing)
+  end)
+
+  it('knows no function that is not there', function()
+    local missing, of_core = {}, {}
+    for _, entry in ipairs(index.all) do
+      local owner, name = entry.owner, entry.name
+      local there = true
+      if owner == 'Ops' then there = core.functional[name]
+      elseif owner == 'F' then there = core.functional[name]
+      elseif owner == 'Tensor' then there = core.methods[name]
+      elseif owner == 'ul' then there = rawget(ul, name)
+      elseif entry.file:find 'meta/core.lua' and owner then
+        there = (owner == 'core' and core or core[owner])[name]
+        of_core[owner .. '.' .. name] = true
+      end
+      if not there then missing[#missing + 1] = owner .. '.' .. name end
+    end
+    for _, part in ipairs { 'signals', 'system' } do
+      for name in pairs(core[part]) do
+        if not of_core[part .. '.' .. name] then missing[#missing + 1] = part .. '.' .. name end
+      end
+    end
+    for name, value in pairs(core) do
+      if type(value) == 'function' and not rawget(ul, name) and not core.functional[name]
+        and not of_core['core.' .. name] then
+        missing[#missing + 1] = 'core.' .. name
+      end
+    end
+    table.sort(missing)
+    assert.same({}, missing)
+  end)
+
+  it('gives examples that work', function()
+    local count = 0
+    for _, item in ipairs(index.list) do
+      local text = table.concat(item.entry.text, '\n')
+      for code in text:gmatch '```lua\n(.-)```' do
+        local body = code:gsub('([^\n]-)%s+%-%-> ([^\n]*)', 'check(%1, [=[%2]=])')
+        local chunk, why = loadstring(body, '=' .. item.name)
+        assert(chunk, why)
+        setfenv(chunk, setmetatable({
+          ul = ul, F = ul.F, nn = ul.nn,
+          check = function(value, expected)
+            count = count + 1
+            local shown = tostring(value)
+            if ul.is_tensor(value) then shown = shown:match '^[^\n]*\n(.*)$' end
+            assert.equal(expected, shown)
+          end,
+          print = function() end,
+        }, { __index = _G }))()
+      end
+    end
+    assert.is_true(count > 20)
+  end)
+end)
