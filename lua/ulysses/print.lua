@@ -5,6 +5,7 @@ local core = require 'ulysses.core'
 local EDGE = 3       -- values shown at each end of a long dim
 local LONG = 10      -- dims up to this size are shown whole
 local BIG = 1000     -- elements from which on statistics say more than values
+local PART = 2 ^ 18  -- elements that statistics look at at once
 
 -- The positions shown of a dim: all, or both edges with a gap (0) between.
 local function positions(size)
@@ -55,19 +56,63 @@ local function render(values, format, width, indent)
     local text = format:format(values)
     return (' '):rep(width - #text) .. text
   end
-  local parts, nested = {}, false
+  local items, nested = {}, false
   for i, value in ipairs(values) do
     nested = nested or type(value) == 'table'
-    parts[i] = render(value, format, width, indent .. ' ')
+    items[i] = render(value, format, width, indent .. ' ')
   end
-  return '[' .. table.concat(parts, nested and ',\n' .. indent .. ' ' or ', ') .. ']'
+  return '[' .. table.concat(items, nested and ',\n' .. indent .. ' ' or ', ') .. ']'
 end
 
-local function statistics(t)
-  local n_nan = t:ne(t):sum():item()
-  local text = ('min %.4g, mean %.4g, max %.4g'):format(t:min():item(), t:to('f64'):mean():item(),
-                                                        t:max():item())
-  return n_nan > 0 and ('(nan: %d)'):format(n_nan) or text
+-- Calls visit with parts of t that have at most PART elements, so that what statistics make of them
+-- stays small beside a big tensor.
+local function parts(t, visit)
+  local n = t:numel()
+  if n <= PART then
+    core.scope(visit, t)
+  elseif t:is_contiguous() then
+    local flat = t:view(-1)
+    for first = 1, n, PART do
+      core.scope(visit, flat:narrow(1, first, math.min(PART, n - first + 1)))
+    end
+  else
+    for i = 1, t:size(1) do core.scope(parts, t[i], visit) end
+  end
+end
+
+local function count(mask) return mask:sum():item() end
+
+-- Smallest, mean and largest of the finite elements, and how many others there are.
+local function measure(t)
+  local m = { nan = 0, inf = 0, sum = 0, min = math.huge, max = -math.huge }
+  parts(t, function(part)
+    local x = part:to 'f64'
+    local nan, infinite = x:ne(x), x:abs():eq(math.huge)
+    local n_nan, n_inf = count(nan), count(infinite)
+    m.nan, m.inf = m.nan + n_nan, m.inf + n_inf
+    local low, high = x, x
+    if n_nan + n_inf > 0 then
+      if n_nan + n_inf == x:numel() then return end
+      local odd = nan:maximum(infinite)
+      low, high = x:masked_fill(odd, math.huge), x:masked_fill(odd, -math.huge)
+      x = x:masked_fill(odd, 0)
+    end
+    m.sum = m.sum + x:sum():item()
+    m.min, m.max = math.min(m.min, low:min():item()), math.max(m.max, high:max():item())
+  end)
+  m.finite = t:numel() - m.nan - m.inf
+  return m
+end
+
+-- The last line: statistics of a big tensor, and how much of it is not finite.
+local function closing(t)
+  local m, words = measure(t), {}
+  if t:numel() >= BIG and m.finite > 0 then
+    words[1] = ('min %.4g, mean %.4g, max %.4g'):format(m.min, m.sum / m.finite, m.max)
+  end
+  if m.nan > 0 then words[#words + 1] = ('(nan: %d)'):format(m.nan) end
+  if m.inf > 0 then words[#words + 1] = ('(inf: %d)'):format(m.inf) end
+  return table.concat(words, ' ')
 end
 
 local function describe(t)
@@ -78,8 +123,8 @@ local function describe(t)
   local format = format_for(values)
   each(values, function(x) width = math.max(width, #format:format(x)) end)
   text = text .. '\n' .. render(values, format, width, '')
-  if t:numel() >= BIG then text = text .. '\n' .. statistics(t) end
-  return text
+  local last = closing(t)
+  return last == '' and text or text .. '\n' .. last
 end
 
 function core.metatable.__tostring(t)

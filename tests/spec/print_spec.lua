@@ -1,0 +1,43 @@
+-- print_spec.lua - how tensors look where their values are many, odd or not there.
+local ul = require 'ulysses'
+
+describe('print', function()
+  local function last_line(x) return tostring(x):match '([^\n]*)$' end
+
+  it('counts what is not finite, and measures the rest', function()
+    local x = ul.tensor { 1, 0 / 0, 3, 1 / 0, -1 / 0 }
+    assert.equal('(nan: 1) (inf: 2)', last_line(x))
+    local big = ul.arange(2000):to 'f32'
+    big['1:12'] = 0 / 0
+    big[2000] = 1 / 0
+    assert.equal('min 12, mean 1005, max 1998 (nan: 12) (inf: 1)', last_line(big))
+    assert.equal('(nan: 2000)', last_line(ul.full({ 2000 }, 0 / 0)))
+    assert.equal('[1, 2]', last_line(ul.tensor { 1, 2 }))
+  end)
+
+  it('measures integers, masks, bf16, views and what comes in parts', function()
+    assert.equal('min 0, mean 999.5, max 1999', last_line(ul.arange(2000)))
+    assert.equal('min 1, mean 1, max 1', last_line(ul.ones { 2000, dtype = 'u8' }))
+    assert.equal('min 1, mean 1, max 1', last_line(ul.ones { 2000, dtype = 'bf16' }))
+    local x = ul.arange(600000):view(2, 300000)
+    assert.equal('min 0, mean 3e+05, max 6e+05', last_line(x))
+    assert.equal(last_line(x), last_line(x:t()))
+  end)
+
+  it('measures without a wide copy', function()
+    local x = ul.zeros(2 ^ 23)
+    ul.reset_peak_memory()
+    local before = ul.memory('cpu').live
+    local _ = tostring(x)
+    assert.is_true(ul.memory('cpu').peak - before < 2 ^ 24)
+  end)
+
+  it('says what a tensor without values is', function()
+    assert.equal('tensor [0, 3] f32 cpu', tostring(ul.zeros(0, 3)))
+    assert.equal('tensor [2] i64 meta', tostring(ul.zeros { 2, dtype = 'i64', device = 'meta' }))
+    local x = ul.ones(2):requires_grad_()
+    assert.equal('tensor [2] f32 cpu requires_grad\n[1, 1]', tostring(x))
+    x:free()
+    assert.equal('tensor (freed)', tostring(x))
+  end)
+end)
