@@ -91,10 +91,6 @@ describe('on meta', function()
 end)
 
 describe('ulysses-lua --device', function()
-  before_each(function()
-    if not program.path then pending 'no program beside the module' end
-  end)
-
   it('sets it for the script', function()
     local output, status = program.shell(
       [[$P --device meta -e "print(require('ulysses').ones(2, 3))"]])
