@@ -5,8 +5,15 @@ local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local read_groups = require 'ulysses.parameter_groups'
 
+---@class Optimizer
+---@field lr number the learning rate, which may be changed between steps
+---@field steps integer how many there have been
+---@field skipped boolean whether the last step was left out, as a gradient was not finite
 local Optimizer = {}
 Optimizer.__index = Optimizer
+function Optimizer.__tostring(self)
+  return ('optimizer of %d parameters: lr %g, %d steps'):format(#self.entries, self.lr, self.steps)
+end
 
 -- Statistics have the type of accumulators: f32 beside bf16 parameters, whose own f32 copy
 -- ("master") takes the steps too small for bf16 to see.

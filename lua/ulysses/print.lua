@@ -76,7 +76,12 @@ local function parts(t, visit)
       core.scope(visit, flat:narrow(1, first, math.min(PART, n - first + 1)))
     end
   else
-    for i = 1, t:size(1) do core.scope(parts, t[i], visit) end
+    local rows, row = t:size(1), n / t:size(1)
+    local step = math.floor(PART / row)
+    for first = 1, rows, math.max(1, step) do
+      local part = step > 0 and t:narrow(1, first, math.min(step, rows - first + 1)) or t[first]
+      core.scope(parts, part, visit)
+    end
   end
 end
 

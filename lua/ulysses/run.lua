@@ -22,6 +22,11 @@ local META_STEPS = 2
 ---@field dir string|nil
 local Run = {}
 Run.__index = Run
+function Run.__tostring(self)
+  local loss = self.losses[#self.losses]
+  return ('run%s at step %d%s'):format(self.dir and ' ' .. self.dir or '', self.step,
+                                       loss and (', loss %.4f'):format(loss) or '')
+end
 
 -- The first parameter tells the device and the dtype of the arithmetic.
 local function first_parameter(model)

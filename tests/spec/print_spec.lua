@@ -32,6 +32,22 @@ describe('print', function()
     assert.is_true(ul.memory('cpu').peak - before < 2 ^ 24)
   end)
 
+  it('says what other things are', function()
+    local text = ul.data.from { 'some text', 'and more' }
+    assert.matches('^2 documents of ', tostring(text))
+    local corpus = text:tokenize 'bytes'
+    assert.equal('19 tokens in 2 documents', tostring(corpus))
+    local data = corpus:pack(8):shuffle():batch(2)
+    assert.equal('3 rows of 8 tokens, in batches of 2, shuffled', tostring(data))
+    assert.matches('^batch %[2, 8%], %d+ labels', tostring(data:at(1)))
+    local model = ul.nn.Linear(2, 3)
+    local optim = ul.optim.sgd(model)
+    assert.equal('optimizer of 1 parameters: lr 0.01, 0 steps', tostring(optim))
+    assert.equal('run at step 0', tostring(ul.run { model = model, optim = optim, data = data }))
+    assert.equal("recipe 'mine'", tostring(ul.recipe 'mine' { lr = 1 }))
+    assert.equal('Linear 2 -> 3  (6)', tostring(model))
+  end)
+
   it('says what a tensor without values is', function()
     assert.equal('tensor [0, 3] f32 cpu', tostring(ul.zeros(0, 3)))
     assert.equal('tensor [2] i64 meta', tostring(ul.zeros { 2, dtype = 'i64', device = 'meta' }))

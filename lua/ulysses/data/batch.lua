@@ -13,6 +13,10 @@ local IGNORE = -100
 ---@field denominator integer labels in the whole step
 local Batch = {}
 Batch.__index = Batch
+function Batch.__tostring(self)
+  return ('batch [%s], %d labels%s'):format(table.concat(self.inputs.shape, ', '), self.count,
+                                            self.docs and ', several documents in a row' or '')
+end
 
 -- Rows are read and written on the host; the batch lies where the model is.
 local function host(B, T) return ul.empty { B, T, dtype = 'i64', device = 'cpu' } end

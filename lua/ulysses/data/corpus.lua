@@ -11,6 +11,9 @@ local rows = require 'ulysses.data.rows'
 ---@field tokenizer table
 local Corpus = {}
 Corpus.__index = Corpus
+function Corpus.__tostring(self)
+  return ('%d tokens in %d documents'):format(self.n, #self.starts)
+end
 
 local function new(tokens, starts, tokenizer)
   local fields = { tokens = tokens:keep(), n = tokens:numel(), starts = starts,

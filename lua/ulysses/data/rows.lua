@@ -8,6 +8,11 @@ local raise = require 'ulysses.raise'
 ---@field n integer how many rows an epoch has
 local Rows = {}
 Rows.__index = Rows
+function Rows.__tostring(self)
+  return ('%d rows of %d tokens%s%s'):format(self.n, self.length,
+                                             self.size and ', in batches of ' .. self.size or '',
+                                             self.seed and ', shuffled' or '')
+end
 
 --- Row i (from 0) holds tokens [i length, (i + 1) length], both ends included: the last one is the
 --- label of the one before it, and the first input of the next row.

@@ -11,6 +11,9 @@ local sample = require 'ulysses.data.sample'
 ---@field texts string[]|nil documents that are there already
 local Text = {}
 Text.__index = Text
+function Text.__tostring(self)
+  return ('%d documents of %s'):format(#(self.texts or self.paths), self.name)
+end
 
 local tokenizers = { bytes = require 'ulysses.data.bytes' }
 

@@ -11,6 +11,7 @@ local value = require 'ulysses.recipe.value'
 ---@field train fun(cfg: table): ...
 local Recipe = {}
 Recipe.__index = Recipe
+function Recipe.__tostring(self) return ("recipe '%s'"):format(self.name) end
 
 local WIDTH = 100 -- of what is printed
 
