@@ -105,6 +105,13 @@ describe('help', function()
     assert.same({}, missing)
   end)
 
+  it('is what the reference page is made of', function()
+    local file = assert(io.open 'docs/api.md')
+    local text = file:read '*a'
+    file:close()
+    assert(text == require 'tests.api_page', 'docs/api.md is out of date: see tests/api_page.lua')
+  end)
+
   it('gives examples that work', function()
     local count = 0
     for _, item in ipairs(index.list) do
