@@ -32,8 +32,7 @@ static int cast_into(ul_tensor *y, const ul_tensor *x)
     return from[x->dtype](ul__stream(y), ul__data(y), ul__data(x), &loop);
 }
 
-/* y += x, equal shapes and dtypes, any strides. */
-static int add_into(ul_tensor *y, const ul_tensor *x)
+int ul__add_into(const ul_tensor *y, const ul_tensor *x)
 {
     const int64_t *strides[3] = {y->stride, y->stride, x->stride};
     ul_loop loop;
@@ -167,7 +166,7 @@ int ul__grad_add(ul_call *call, int i, ul_tensor *g)
     ul_tensor *buffer;
     int add;
     UL_TRY(buffer_for(&buffer, &add, call, i, v->dtype));
-    return add ? add_into(buffer, g) : cast_into(buffer, g);
+    return add ? ul__add_into(buffer, g) : cast_into(buffer, g);
 }
 
 void ul__grad_take(ul_call *call, int i, ul_tensor *g)
@@ -197,7 +196,7 @@ static int merge_pending(ul_call *call)
             UL_TRY(cast_into(v->grad, g));
         } else if (g->dtype == dtype) {
             UL_TRY(unshare(v));
-            UL_TRY(add_into(v->grad, g));
+            UL_TRY(ul__add_into(v->grad, g));
         } else if (dtype == ul_dtype_acc(g->dtype)) {
             UL_TRY(ul__kernels(g)->accumulate(ul__stream(g), ul__data(v->grad), ul__data(g),
                                               ul_tensor_size(g)));
@@ -206,7 +205,7 @@ static int merge_pending(ul_call *call)
             UL_TRY(ul_tensor_new(&narrow, dtype, v->device, v->ndim, v->shape));
             int rc = cast_into(narrow, g);
             if (rc == UL_OK) rc = unshare(v);
-            if (rc == UL_OK) rc = add_into(v->grad, narrow);
+            if (rc == UL_OK) rc = ul__add_into(v->grad, narrow);
             ul_tensor_free(narrow);
             UL_TRY(rc);
         }
@@ -229,7 +228,7 @@ static int check_versions(const ul_call *call)
 static int keep_grad(ul_variable *v, ul_tensor *g)
 {
     if (!v->kept) return ul__compact(&v->kept, g);
-    return add_into(v->kept, g);
+    return ul__add_into(v->kept, g);
 }
 
 static int check_spent(const ul_call *call)

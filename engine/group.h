@@ -35,6 +35,8 @@ int ul_group_size(const ul_group *group);
 const char *ul_group_name(const ul_group *group);      /* "world", "world.1" .. */
 const char *ul_group_transport(const ul_group *group); /* "self", "mpi", "plan" */
 
+/* all [size] = each rank's n */
+int ul_group_lengths(int64_t *all, ul_group *group, int64_t n);
 /* Waits for all ranks. */
 int ul_group_barrier(ul_group *group);
 /* From one rank to another, which fills a tensor of the same shape and dtype in place. */
@@ -99,5 +101,22 @@ int64_t ul_share(int64_t *first, int64_t n, int size, int rank);
  * arrive, side by side along `cat`. */
 int ul_all_to_all(ul_tensor **y, ul_tensor *x, ul_group *group, int split, int cat,
                   const int64_t *sizes);
+
+/* How many of `heads` query heads rank has, and the *first: from rank heads / size on, rounded
+ * down. kv_heads not 0: the same of the kv heads that these read (head h: h kv_heads / heads), of
+ * which some may be needed by several ranks.
+ */
+int64_t ul_head_share(int64_t *first, int64_t heads, int64_t kv_heads, int size, int rank);
+/* y [B, S, h, D] = this rank's heads of all tokens, from x [B, T, H, D], all heads of this rank's
+ * tokens. q_heads: 0, or how many query heads there are where x holds kv heads. lengths [P]: T of
+ * each rank; NULL: they tell each other.
+ */
+int ul_shard_heads(ul_tensor **y, ul_tensor *x, ul_group *group, int64_t q_heads,
+                   const int64_t *lengths);
+/* The way back: y [B, T, H, D] from x [B, S, h, D]. heads: H; 0: they tell each other. lengths [P]:
+ * T of each rank; NULL: ul_share of S.
+ */
+int ul_shard_tokens(ul_tensor **y, ul_tensor *x, ul_group *group, int64_t heads,
+                    const int64_t *lengths);
 
 #endif

@@ -182,6 +182,8 @@ int ul__compact(ul_tensor **out, const ul_tensor *x);
 
 /* y = x, broadcast to y's shape and converted to its dtype; no checks, no tape. */
 int ul__assign(const ul_tensor *y, const ul_tensor *x);
+/* y += x, equal shapes and dtypes, any strides; no checks, no tape. (backward.c) */
+int ul__add_into(const ul_tensor *y, const ul_tensor *x);
 
 /* ---- memory ---- */
 

@@ -120,6 +120,11 @@ int ul__comm_sizes(ul_group *g, int64_t *all, const int64_t *mine, int n)
     return ul__comm_end(g, UL_COMM_SIZES, bytes[0] * (g->size - 1), rc);
 }
 
+int ul_group_lengths(int64_t *all, ul_group *group, int64_t n)
+{
+    return ul__comm_sizes(group, all, &n, 1);
+}
+
 int ul_group_barrier(ul_group *group)
 {
     UL_TRY(ul__comm_begin(group, UL_COMM_BARRIER, ""));

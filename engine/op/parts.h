@@ -4,7 +4,8 @@
 
 #include "../comm/comm.h"
 
-/* x's part for rank r: count[r] elements of dim from first[r] on. Parts may overlap. */
+/* x's part for rank r: count[r] elements of dim from first[r] on. Parts that are sent may overlap.
+ */
 typedef struct ul_parts {
     ul_tensor *x;
     int dim;
@@ -20,8 +21,8 @@ typedef struct ul_packed {
 
 /* A tensor that looks like x's part for rank r; borrows x's storage, and is not to be freed. */
 ul_tensor ul__part(const ul_parts *p, int r);
-/* Room for all parts but `skip`'s (-1: all parts); fill: copied there. in_place: whether x may
- * serve itself. */
+/* Room for all parts but `skip`'s (-1: all parts): x itself where each of them is a run of memory,
+ * else new memory; fill: the parts are copied there. */
 int ul__pack(ul_packed *packed, const ul_parts *p, int size, int skip, int fill);
 /* Copies what has arrived to where it belongs, unless it is there already. */
 int ul__unpack(const ul_packed *packed, const ul_parts *p, int size, int skip);

@@ -121,6 +121,23 @@ static int barrier(lua_State *L)
     return 0;
 }
 
+/* g:lengths(n) -> list of each rank's n */
+static int lengths_of(lua_State *L)
+{
+    host_arguments(L, "lengths", 2);
+    ul_group *g = to_group(L);
+    int size = ul_group_size(g);
+    int64_t n = host_integer(L, 2, "lengths", "n");
+    int64_t *all = lua_newuserdata(L, (size_t)size * sizeof *all);
+    lua_createtable(L, size, 0);
+    host_check(L, ul_group_lengths(all, g, n));
+    for (int r = 0; r < size; r++) {
+        lua_pushnumber(L, (lua_Number)all[r]);
+        lua_rawseti(L, -2, r + 1);
+    }
+    return 1;
+}
+
 static ul_reduction reduction(lua_State *L, const char *op)
 {
     static const char *const known[] = {"op", NULL};
@@ -156,19 +173,20 @@ static int dim_option(lua_State *L, const char *op, const char *name, int fallba
     return host_dim(L, op, dim, ul_tensor_ndim(host_tensor(L, 2, op)));
 }
 
-/* The option `sizes`, one of each rank, in a userdata that is pushed; NULL where it is not there.
+/* An option that lists a number for each rank, in a userdata that is pushed; NULL where it is not
+ * there.
  */
-static int64_t *sizes_option(lua_State *L, const char *op, const ul_group *g)
+static int64_t *sizes_option(lua_State *L, const char *op, const char *name, const ul_group *g)
 {
     int size = ul_group_size(g);
-    if (!host_option(L, 3, "sizes")) return NULL;
+    if (!host_option(L, 3, name)) return NULL;
     int at = lua_gettop(L);
     if (!lua_istable(L, at) || (int)lua_objlen(L, at) != size)
-        host_fail(L, "%s: sizes must be a list with a size for each of %d ranks", op, size);
+        host_fail(L, "%s: %s must be a list with one for each of %d ranks", op, name, size);
     int64_t *sizes = lua_newuserdata(L, (size_t)size * sizeof *sizes);
     for (int r = 0; r < size; r++) {
         lua_rawgeti(L, at, r + 1);
-        sizes[r] = host_integer(L, lua_gettop(L), op, "a size");
+        sizes[r] = host_integer(L, lua_gettop(L), op, name);
         lua_pop(L, 1);
     }
     return sizes;
@@ -197,7 +215,7 @@ static int reduce_scatter(lua_State *L)
     host_options(L, 3, op, known, 0);
     ul_group *g = to_group(L);
     int dim = dim_option(L, op, "dim", 1);
-    int64_t *sizes = sizes_option(L, op, g);
+    int64_t *sizes = sizes_option(L, op, "sizes", g);
     host_box *y = host_new(L);
     host_check(L, ul_reduce_scatter(&y->t, host_tensor(L, 2, op), g, dim, sizes));
     return 1;
@@ -212,10 +230,62 @@ static int all_to_all(lua_State *L)
     host_options(L, 3, op, known, 0);
     ul_group *g = to_group(L);
     int split_dim = dim_option(L, op, "split", 1), cat_dim = dim_option(L, op, "cat", 1);
-    int64_t *sizes = sizes_option(L, op, g);
+    int64_t *sizes = sizes_option(L, op, "sizes", g);
     host_box *y = host_new(L);
     host_check(L, ul_all_to_all(&y->t, host_tensor(L, 2, op), g, split_dim, cat_dim, sizes));
     return 1;
+}
+
+/* g:shard_heads(x, { q_heads = , lengths = list }) */
+static int shard_heads(lua_State *L)
+{
+    static const char *const known[] = {"q_heads", "lengths", NULL};
+    const char *op = "shard_heads";
+    host_arguments(L, op, 3);
+    host_options(L, 3, op, known, 0);
+    ul_group *g = to_group(L);
+    int64_t q_heads = host_option_integer(L, 3, op, "q_heads", 0);
+    int64_t *lengths = sizes_option(L, op, "lengths", g);
+    host_box *y = host_new(L);
+    host_check(L, ul_shard_heads(&y->t, host_tensor(L, 2, op), g, q_heads, lengths));
+    return 1;
+}
+
+/* g:shard_tokens(x, { heads = , lengths = list }) */
+static int shard_tokens(lua_State *L)
+{
+    static const char *const known[] = {"heads", "lengths", NULL};
+    const char *op = "shard_tokens";
+    host_arguments(L, op, 3);
+    host_options(L, 3, op, known, 0);
+    ul_group *g = to_group(L);
+    int64_t heads = host_option_integer(L, 3, op, "heads", 0);
+    int64_t *lengths = sizes_option(L, op, "lengths", g);
+    if (heads < 0) host_fail(L, "shard_tokens: %lld heads", (long long)heads);
+    host_box *y = host_new(L);
+    host_check(L, ul_shard_tokens(&y->t, host_tensor(L, 2, op), g, heads, lengths));
+    return 1;
+}
+
+/* g:head_share(heads, kv_heads = nil, rank = this rank) -> first (from 1), count */
+static int head_share(lua_State *L)
+{
+    const char *op = "head_share";
+    host_arguments(L, op, 4);
+    ul_group *g = to_group(L);
+    int64_t heads = host_integer(L, 2, op, "heads"), first;
+    int64_t kv_heads = host_integer_or(L, 3, op, "kv_heads", 0);
+    int64_t rank = host_integer_or(L, 4, op, "the rank", ul_group_rank(g));
+    if (heads < 0 || heads > 1 << 24 || kv_heads < 0 || kv_heads > heads)
+        host_fail(L, "head_share: %lld heads, %lld kv heads", (long long)heads,
+                  (long long)kv_heads);
+    if (rank < 0 || rank >= ul_group_size(g))
+        host_fail(L, "head_share: no rank %lld: they go from 0 to %d", (long long)rank,
+                  ul_group_size(g) - 1);
+    int64_t count = ul_head_share(&first, heads, kv_heads, ul_group_size(g), (int)rank);
+    lua_pushnumber(L, (lua_Number)first + 1);
+    lua_pushnumber(L, (lua_Number)count);
+    return 2;
 }
 
 /* A rank, counted from 0. */
@@ -329,9 +399,11 @@ static int get(lua_State *L)
         lua_pushvalue(L, 2), lua_rawget(L, lua_upvalueindex(1));
     if (lua_isnil(L, -1)) {
         static const char *const names[] = {
-            "rank",       "size",           "name",       "transport",    "split",     "barrier",
-            "all_reduce", "all_reduce_",    "all_gather", "all_to_all",   "broadcast", "broadcast_",
-            "send",       "reduce_scatter", "recv",       "reset_counts", "counts",    NULL};
+            "rank",           "size",        "name",         "transport",   "split",
+            "barrier",        "lengths",     "all_reduce",   "all_reduce_", "all_gather",
+            "all_to_all",     "broadcast",   "broadcast_",   "send",        "recv",
+            "reduce_scatter", "shard_heads", "shard_tokens", "head_share",  "counts",
+            "reset_counts",   NULL};
         char more[256];
         host_suggest(more, sizeof more, key, names);
         host_fail(L, "a group has no '%.40s'%s", key, more);
@@ -353,11 +425,15 @@ void host_open_group(lua_State *L)
 {
     static const luaL_Reg methods[] = {{"split", split},
                                        {"barrier", barrier},
+                                       {"lengths", lengths_of},
                                        {"all_reduce", all_reduce},
                                        {"all_reduce_", all_reduce_},
                                        {"all_gather", all_gather},
                                        {"reduce_scatter", reduce_scatter},
                                        {"all_to_all", all_to_all},
+                                       {"shard_heads", shard_heads},
+                                       {"shard_tokens", shard_tokens},
+                                       {"head_share", head_share},
                                        {"broadcast", broadcast},
                                        {"broadcast_", broadcast_},
                                        {"send", send_to},

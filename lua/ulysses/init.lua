@@ -36,7 +36,7 @@ local parts = {
   json = 'ulysses.json', safetensors = 'ulysses.safetensors',
   checkpoint = 'ulysses.checkpoint',
   recipe = 'ulysses.recipe', none = 'ulysses.recipe.none',
-  recompute = 'ulysses.recompute', gradcheck = 'ulysses.gradcheck',
+  ulysses = 'ulysses.ulysses', recompute = 'ulysses.recompute', gradcheck = 'ulysses.gradcheck',
 }
 
 return setmetatable(ul, {

@@ -1,4 +1,4 @@
--- run.lua - runs tests/dist/*_spec.lua on 1, 2, 3 and 4 ranks, then the faults; adds up.
+-- run.lua - runs tests/dist/*_spec.lua on 1, 2, 3, 4 and 8 ranks, then the faults; adds up.
 --
 --   luajit tests/dist/run.lua [part of the names of specs]
 --
@@ -73,7 +73,7 @@ if select(2, shell 'mpirun --version') ~= 0 then
   skipped = 1
   print 'dist: there is no mpirun'
 else
-  for n = 1, 4 do specs(n, '') end
+  for _, n in ipairs { 1, 2, 3, 4, 8 } do specs(n, '') end
   specs(3, 'UL_COMM_MESSAGE=1000')
   if pattern == '' then
     for _, case in ipairs(dofile 'tests/dist/faults.lua') do fault(case) end

@@ -1,6 +1,7 @@
 -- group.lua - wrong calls of groups of ranks.
 local ul = require 'ulysses'
 local g, x = ul.group(), ul.ones(2, 3)
+local four = ul.ones(1, 3, 2, 4)
 local plan = ul.group { pretend = 3 }
 
 return {
@@ -30,13 +31,29 @@ return {
     { 'no such dim', function() g:all_gather(x, { dim = 3 }) end,
       'all_gather: dim 3 of a tensor with 2 dims' },
     { 'sizes of too many ranks', function() g:reduce_scatter(x, { sizes = { 1, 1 } }) end,
-      'reduce_scatter: sizes must be a list with a size for each of 1 ranks' },
+      'reduce_scatter: sizes must be a list with one for each of 1 ranks' },
     { 'sizes that do not add up', function() g:reduce_scatter(x, { sizes = { 3 } }) end,
       'reduce_scatter: sizes add up to 3, but x [2, 3] has 2 along dim 1' },
     { 'a negative size', function() g:all_to_all(x, { sizes = { -1 } }) end,
       'all_to_all: size -1 of rank 0' },
     { 'parts that do not add up', function() g:all_to_all(x, { split = 2, sizes = { 4 } }) end,
       'all_to_all: sizes add up to 4, but x [2, 3] has 3 along dim 2' },
+    { 'heads of no heads', function() g:shard_heads(x) end,
+      'shard_heads: x [2, 3] must be [B, T, H, D]' },
+    { 'lengths of other tokens', function() g:shard_heads(four, { lengths = { 2 } }) end,
+      'shard_heads: lengths say 2 tokens on rank 0, but x is [1, 3, 2, 4]' },
+    { 'a negative length', function() g:shard_heads(four, { lengths = { -1 } }) end,
+      'shard_heads: length -1 of rank 0' },
+    { 'tokens of no heads', function() g:shard_tokens(x) end,
+      'shard_tokens: x [2, 3] must be [B, T, H, D]' },
+    { 'lengths that do not add up', function() g:shard_tokens(four, { lengths = { 2 } }) end,
+      'shard_tokens: lengths add up to 2 tokens, but x is [1, 3, 2, 4]' },
+    { 'another share of heads', function() g:shard_tokens(four, { heads = 3 }) end,
+      'shard_tokens: rank 0 of 1 has 3 of 3 heads, but x is [1, 3, 2, 4]' },
+    { 'more kv heads than heads', function() g:head_share(2, 3) end,
+      'head_share: 2 heads, 3 kv heads' },
+    { 'the heads of no rank', function() g:head_share(2, 1, 1) end,
+      'head_share: no rank 1: they go from 0 to 0' },
     { 'no such root', function() g:broadcast(x, 1) end,
       'broadcast: no rank 1: they go from 0 to 0' },
     { 'a send to itself', function() g:send(x, 0) end, 'send: rank 0 is this very rank' },

@@ -47,6 +47,11 @@ function Group:split(color, key) end
 --- Waits for all ranks.
 function Group:barrier() end
 
+--- Each rank's n, in a list.
+---@param n integer
+---@return integer[]
+function Group:lengths(n) end
+
 --- The sum over all ranks, taken in their order and in accumulators.
 ---@param x Tensor of the same shape and dtype on all ranks
 ---@param options? { op: 'sum'|'max'|'min' } only sums have gradients
@@ -78,6 +83,31 @@ function Group:reduce_scatter(x, options) end
 ---@param options? { split: integer, cat: integer, sizes: integer[] } dims: 1; sizes: of the parts
 ---@return Tensor
 function Group:all_to_all(x, options) end
+
+--- This rank's heads of all tokens, [B, S, h, D], from all heads of its own tokens, [B, T, H, D].
+--- Query heads are cut evenly, with any number of ranks; of kv heads each rank gets those that its
+--- query heads read, so some may go to several ranks.
+---@param x Tensor
+---@param options? { q_heads: integer, lengths: integer[] } q_heads: how many query heads there are,
+--- where x holds kv heads; lengths: T of each rank, which they tell each other where it is left out
+---@return Tensor
+function Group:shard_heads(x, options) end
+
+--- The way back: [B, T, H, D] from [B, S, h, D].
+---@param x Tensor
+---@param options? { heads: integer, lengths: integer[] } heads: H, which the ranks tell each other
+--- where it is left out; lengths: T of each rank, equal ones, with one more for the first ranks if
+--- need be, where it is left out
+---@return Tensor
+function Group:shard_tokens(x, options) end
+
+--- Which query heads a rank has after shard_heads, or which kv heads these read.
+---@param heads integer query heads
+---@param kv_heads? integer
+---@param rank? integer this rank where it is left out
+---@return integer first from 1
+---@return integer count
+function Group:head_share(heads, kv_heads, rank) end
 
 --- The x of rank root, on all ranks.
 ---@param x Tensor of the same shape and dtype on all ranks

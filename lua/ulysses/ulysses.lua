@@ -1,0 +1,71 @@
+-- ulysses.lua - attention over a sequence that the ranks of a group hold in slices.
+local core = require 'ulysses.core'
+local options_of = require 'ulysses.options'
+local raise = require 'ulysses.raise'
+local F = core.functional
+
+---@class ulysses.ulysses
+local ulysses = {}
+
+local none = options_of.none
+local known = { group = none, causal = none, window = none, docs = none, scale = none,
+                lengths = none }
+
+-- Which of this rank's kv heads each of its query heads reads, from 0.
+local function kv_head(group, heads, kv_heads, device)
+  local first, count = group:head_share(heads)
+  local kv_first = group:head_share(heads, kv_heads)
+  local map = {}
+  for i = 1, count do map[i] = math.floor((first + i - 2) * kv_heads / heads) - (kv_first - 1) end
+  if count == 0 then return core.zeros({ 0 }, { dtype = 'i32', device = device }) end
+  return core.tensor(map, { dtype = 'i32', device = device })
+end
+
+---@class UlyssesOptions
+---@field group? Group the ranks that share the sequence; none: this rank has all of it
+---@field causal? boolean
+---@field window? integer W keys including itself; needs causal
+---@field docs? Tensor i64 offsets over the flattened B S of the whole sequence
+---@field scale? number 1 / sqrt(D) where it is left out
+---@field lengths? integer[] T of each rank; they tell each other where it is left out
+
+--- Softmax attention of this rank's tokens over the whole sequence: what F.attention gives for all
+--- of it, cut into the same slices. Ranks exchange tokens for heads and back; any number of heads,
+--- of kv heads, and of tokens on each rank goes with any number of ranks.
+--- ```lua
+--- local q, k, v = ul.randn(1, 16, 8, 4), ul.randn(1, 16, 2, 4), ul.randn(1, 16, 2, 4)
+--- local o = ul.ulysses.attention(q, k, v, { group = ul.group(), causal = true })
+--- ```
+---@param q Tensor [B, T, H, D]
+---@param k Tensor [B, T, Hkv, D]
+---@param v Tensor [B, T, Hkv, D]
+---@param options? UlyssesOptions
+---@return Tensor o [B, T, H, D]
+function ulysses.attention(q, k, v, options)
+  options = options_of.read('ulysses.attention', options, known)
+  local group = options.group
+  local plain = { causal = options.causal, window = options.window, docs = options.docs,
+                  scale = options.scale }
+  if not group or group.size == 1 then return F.attention(q, k, v, plain) end
+  for i, x in ipairs { q, k, v } do
+    if not core.is_tensor(x) or x:dim() ~= 4 then
+      raise('ulysses.attention: %s must be a tensor [B, T, H, D]', ('qkv'):sub(i, i))
+    end
+  end
+  local tokens, heads, kv_heads = q:size(2), q:size(3), k:size(3)
+  if k:size(2) ~= tokens or v:size(2) ~= tokens then
+    raise('ulysses.attention: q, k and v must be slices of one length, not of %d, %d and %d tokens',
+          tokens, k:size(2), v:size(2))
+  end
+  if kv_heads == 0 or heads % kv_heads ~= 0 then
+    raise('ulysses.attention: %d heads of q do not share %d kv heads equally', heads, kv_heads)
+  end
+  local lengths = options.lengths or group:lengths(tokens)
+  plain.kv_head = kv_head(group, heads, kv_heads, q:device())
+  local of_q, of_kv = { lengths = lengths }, { lengths = lengths, q_heads = heads }
+  local o = F.attention(group:shard_heads(q, of_q), group:shard_heads(k, of_kv),
+                        group:shard_heads(v, of_kv), plain)
+  return group:shard_tokens(o, { lengths = lengths, heads = heads })
+end
+
+return ulysses
