@@ -72,6 +72,8 @@ tags['return'] = function(entry, text)
     following, comment = split_type(comment:match '^,%s*(.*)$')
     kind = kind .. ', ' .. following
   end
+  local several, after = comment:match '^(%.%.%.)%s*(.*)$'
+  if several then kind, comment = kind .. several, after end
   local name, rest = comment:match '^([%a_][%w_.]*)%s*(.*)$'
   table.insert(entry.returns, { type = kind, name = name, text = rest or comment })
 end

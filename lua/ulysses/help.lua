@@ -55,9 +55,10 @@ local function add(index, entry, name)
 end
 
 local function add_method(index, entry, class)
-  add(index, entry, class .. ':' .. entry.name)
+  local separator = entry.owner == 'Ops' and ':' or entry.separator
+  add(index, entry, class .. separator .. entry.name)
   local variable = spoken[class] or class:lower()
-  add_name(index, variable .. ':' .. entry.name, entry)
+  add_name(index, variable .. separator .. entry.name, entry)
 end
 
 local function read(index, path)
@@ -195,8 +196,8 @@ local function signature(entry, name)
     parts[#parts + 1] = display(given[argument] or { name = argument })
   end
   for _ = 1, skip do table.remove(parts, 1) end
-  local class, method = name:match '^(.*):(.*)$'
-  if class then name = (spoken[class] or class:lower()) .. ':' .. method end
+  local class, method = name:match '^(%u%w+)([.:].*)$'
+  if class then name = (spoken[class] or class:lower()) .. method end
   local text = name .. '(' .. table.concat(parts, ', ') .. ')'
   local results = {}
   for i, result in ipairs(entry.returns) do
@@ -222,7 +223,8 @@ local function rows(index, params, indent, out)
     out[#out + 1] = text == '' and head or ('%-34s  %s'):format(head, text)
     local class = index.classes[(param.type:gsub('%?$', ''))]
     local fields = param.fields
-      or (class and (class.class:find 'Options$' or class.class == 'Function') and class.fields)
+      or (class and (class.class:find 'Options$' or class.class:find 'Settings$'
+                     or class.class == 'Function') and class.fields)
     if fields then rows(index, fields, indent .. '  ', out) end
   end
   return out
@@ -298,7 +300,7 @@ ul.help 'ul'           what there is; so 'ul.nn', 'ul.optim', 'ul.data', 'F', 'T
 ul.help 'matmul'       one function; so 'x:matmul', 'F.matmul', 'ul.optim.adamw', 'nn.Linear'
 ul.help(value)         what a value is: a function, a model, an optimizer, a tensor]]
 
-local help = {}
+local help = { signature = signature }
 
 --- All that is known, for tests and the reference page: names, list, classes, values.
 ---@return table

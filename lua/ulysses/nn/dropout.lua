@@ -16,6 +16,9 @@ function Dropout:init(p)
   self.p = p
 end
 
+--- x with zeros in random places; x itself after :eval().
+---@param x Tensor
+---@return Tensor
 function Dropout:forward(x)
   if self.p == 0 or not self.training then return x end
   local stays = ul.rand(x.shape, { device = x:device() }):ge(self.p)

@@ -19,6 +19,9 @@ function Embedding:init(n, dim, given)
   self:reset_parameters()
 end
 
+--- The row of the table for each id.
+---@param ids Tensor i64 [..], from 0
+---@return Tensor y [.., dim]
 function Embedding:forward(ids) return F.embedding(ids, self.weight) end
 
 function Embedding:init_parameter(_, parameter) parameter:normal_(0, self.std) end

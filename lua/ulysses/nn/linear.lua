@@ -18,6 +18,9 @@ function Linear:init(inputs, outputs, given)
   self:reset_parameters()
 end
 
+--- x weight^T + bias
+---@param x Tensor [.., inputs]
+---@return Tensor y [.., outputs]
 function Linear:forward(x) return F.linear(x, self.weight, self.bias) end
 
 function Linear:init_parameter(name, parameter)

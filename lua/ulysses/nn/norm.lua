@@ -6,6 +6,7 @@ local options = require 'ulysses.options'
 ---@class RMSNorm
 local RMSNorm = module.class 'RMSNorm'
 
+--- x weight / sqrt(mean(x^2) + eps) over the last dim, of size `dim`.
 ---@param dim integer
 ---@param given { eps: number? }?
 function RMSNorm:init(dim, given)
@@ -15,6 +16,10 @@ function RMSNorm:init(dim, given)
 end
 
 --- norm(x), or with a residual: norm(x + residual), x + residual in one pass.
+---@param x Tensor [.., dim]
+---@param residual? Tensor [.., dim]
+---@return Tensor y
+---@return Tensor? sum x + residual, where there is a residual
 function RMSNorm:forward(x, residual)
   if residual then return F.add_rms_norm(x, residual, self.weight, self.eps) end
   return F.rms_norm(x, self.weight, self.eps)
@@ -27,6 +32,7 @@ function RMSNorm:describe() return (' %d'):format(self.weight:numel()) end
 ---@class LayerNorm
 local LayerNorm = module.class 'LayerNorm'
 
+--- (x - mean) / sqrt(variance + eps) weight + bias over the last dim, of size `dim`.
 ---@param dim integer
 ---@param given { eps: number?, bias: boolean? }?
 function LayerNorm:init(dim, given)
@@ -37,6 +43,9 @@ function LayerNorm:init(dim, given)
   self:reset_parameters()
 end
 
+--- The norm of x.
+---@param x Tensor [.., dim]
+---@return Tensor
 function LayerNorm:forward(x) return F.layer_norm(x, self.weight, self.bias, self.eps) end
 
 function LayerNorm:init_parameter(name, parameter) parameter:fill_(name == 'bias' and 0 or 1) end
