@@ -179,6 +179,8 @@ void host_open_group(lua_State *L);
 void host_open_scope(lua_State *L);
 /* signal.c: core.signals */
 void host_open_signals(lua_State *L, int core);
+/* repl.c: core.line */
+void host_open_line(lua_State *L, int core);
 /* system.c: fills core.system and core.version */
 void host_open_system(lua_State *L, int core);
 

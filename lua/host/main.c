@@ -9,8 +9,9 @@
 #include <lualib.h>
 
 static const char *const usage =
-    "usage: ulysses-lua [options] [script.lua [arguments]]\n"
+    "usage: ulysses-lua [options] [script.lua [arguments]]    (no script: the prompt)\n"
     "  -e STATEMENT   run a statement first (any number of times)\n"
+    "  -i             the prompt after the script, also where it failed; Ctrl-C opens it\n"
     "  -l MODULE      require a module first\n"
     "  -j COMMAND     control the compiler: on, off, p=..., v, dump\n"
     "  -O LEVEL       optimisations of the compiler\n"
@@ -45,6 +46,20 @@ static int with_traceback(lua_State *L)
     return 1;
 }
 
+/* The text on top with the frames that are the user's alone; as it is where that fails. */
+static void trim_traceback(lua_State *L)
+{
+    int top = lua_gettop(L);
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "ulysses.frames");
+    if (lua_isfunction(L, -2) && lua_pcall(L, 1, 1, 0) == 0 && lua_istable(L, -1)) {
+        lua_getfield(L, -1, "trim");
+        lua_pushvalue(L, top);
+        if (lua_pcall(L, 1, 1, 0) == 0 && lua_isstring(L, -1)) lua_replace(L, top);
+    }
+    lua_settop(L, top);
+}
+
 /* A run may be drawing its line on the terminal (log.lua): what follows begins a new one. */
 static void leave_line(lua_State *L)
 {
@@ -68,6 +83,7 @@ static int run(lua_State *L, int n)
     lua_remove(L, base);
     if (rc == 0) return 0;
     leave_line(L);
+    if (lua_isstring(L, -1)) trim_traceback(L);
     const char *text = lua_tostring(L, -1);
     if (!lua_isnil(L, -1))
         fprintf(stderr, "ulysses-lua: %s\n", text ? text : "(the error is no string)");
@@ -199,9 +215,24 @@ static int set_device(lua_State *L, const char *name)
         name);
 }
 
+static int no_option(lua_State *L, const char *option)
+{
+    lua_settop(L, 0);
+    const char *code = "local options = {}\n"
+                       "for option in ([[-e -i -l -j -O -v -h --device --report --threads --version"
+                       " --help]]):gmatch '%S+' do options[#options + 1] = option end\n"
+                       "return require 'ulysses.suggest'((...), options)";
+    int ok = luaL_loadstring(L, code) == 0;
+    lua_pushstring(L, option);
+    ok = ok && lua_pcall(L, 1, 1, 0) == 0;
+    fprintf(stderr, "ulysses-lua: no option '%s'%s\n%s", option, ok ? lua_tostring(L, -1) : "",
+            usage);
+    return 1;
+}
+
 /* Handles options before the script; returns an exit status, or -1 to go on with the script at *at.
  */
-static int options(lua_State *L, char **argv, int *at, int *did_something)
+static int options(lua_State *L, char **argv, int *at, int *did_something, int *interactive)
 {
     for (; argv[*at] && argv[*at][0] == '-' && argv[*at][1]; ++*at) {
         const char *option = argv[*at];
@@ -215,6 +246,9 @@ static int options(lua_State *L, char **argv, int *at, int *did_something)
         } else if (!strcmp(option, "--report")) {
             if (!argv[++*at]) return missing("--report", "folder");
             return run_string(L, "print(require('ulysses.report').write((...)))", argv[*at]);
+        } else if (!strcmp(option, "-i")) {
+            *interactive = 1;
+            if (run_string(L, "require('ulysses.repl').start()", NULL)) return 1;
         } else if (!strncmp(option, "-e", 2)) {
             const char *statement = option[2] ? option + 2 : argv[++*at];
             if (!statement) return missing("-e", "statement");
@@ -233,8 +267,7 @@ static int options(lua_State *L, char **argv, int *at, int *did_something)
             if (!text) return missing("-j", "command");
             if (compiler_option(L, option, text)) return 1;
         } else {
-            fprintf(stderr, "ulysses-lua: no option '%s'\n%s", option, usage);
-            return 1;
+            return no_option(L, option);
         }
     }
     return -1;
@@ -247,15 +280,22 @@ static int run_tests(lua_State *L, int argc, char **argv, int at)
     return run_loaded(L, luaL_loadstring(L, "require 'busted.runner' { standalone = false }"), 0);
 }
 
-static int run_script(lua_State *L, int argc, char **argv, int at)
+static int run_script(lua_State *L, int argc, char **argv, int at, int interactive)
 {
     const char *name = argv[at] && strcmp(argv[at], "-") ? argv[at] : NULL;
     set_arg(L, argc, argv, at);
+    if (name && run_string(L, "require('ulysses.strict').on((...))", name)) return 1;
+    if (interactive) {
+        static const char *const code = "return require('ulysses.repl').after(...)";
+        luaL_loadbuffer(L, code, strlen(code), "=ulysses-lua");
+    }
     int rc = luaL_loadfile(L, name), n = argc - at - 1;
     if (n < 0) n = 0;
     luaL_checkstack(L, n + 4, "too many arguments");
     for (int i = 0; i < n; i++) lua_pushstring(L, argv[at + 1 + i]);
-    return run_loaded(L, rc, rc == 0 ? n : 0);
+    if (rc == 0) return run(L, interactive ? n + 1 : n);
+    run_loaded(L, rc, 0);
+    return interactive ? run_string(L, "require('ulysses.repl').run()", NULL) : 1;
 }
 
 int main(int argc, char **argv)
@@ -266,17 +306,17 @@ int main(int argc, char **argv)
         return 1;
     }
     open_ulysses(L);
-    int at = 1, did_something = 0;
+    int at = 1, did_something = 0, interactive = 0;
     set_arg(L, argc, argv, argc);
-    int status = options(L, argv, &at, &did_something);
+    int status = options(L, argv, &at, &did_something, &interactive);
     if (status < 0 && argv[at] && !strcmp(argv[at], "test"))
         status = run_tests(L, argc, argv, at);
+    else if (status < 0 && !argv[at] && (interactive || (!did_something && isatty(STDIN_FILENO))))
+        status = run_string(L, "require('ulysses.repl').run()", NULL);
     else if (status < 0 && !argv[at] && did_something)
         status = 0;
-    else if (status < 0 && !argv[at] && isatty(STDIN_FILENO))
-        status = fputs(usage, stderr) < 0 || 1;
     else if (status < 0)
-        status = run_script(L, argc, argv, at);
+        status = run_script(L, argc, argv, at, interactive);
     lua_close(L);
     return status;
 }
