@@ -79,5 +79,8 @@ int ul__watch_start(void);
 
 int ul__all_reduce(ul_group *g, void *data, int64_t n, ul_dtype dtype, ul_reduction how);
 int ul__reduce_scatter(ul_group *g, void *mine, const ul_pieces *all, ul_dtype dtype);
+/* The memory that these take for a while, on meta. */
+int ul__all_reduce_on_meta(const ul_group *g, int64_t n, ul_dtype dtype);
+int ul__reduce_scatter_on_meta(const ul_group *g, const ul_pieces *all, ul_dtype dtype);
 
 #endif

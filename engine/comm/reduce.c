@@ -45,15 +45,22 @@ typedef struct room {
     int64_t *at, *bytes, *from_at, *from_bytes; /* [size] each */
 } room;
 
-static int make_room(room *m, int size, int64_t part_bytes, int64_t wide_bytes)
+static int64_t wide_of(int64_t n, ul_dtype dtype)
 {
-    int64_t tables = 4 * (int64_t)size * (int64_t)sizeof(int64_t);
-    int64_t parts = (part_bytes * size + 63) / 64 * 64;
-    int64_t total = parts + wide_bytes + tables;
-    UL_TRY(ul_tensor_new(&m->memory, UL_U8, UL_CPU, 1, &total));
+    return dtype == UL_BF16 ? (n * 4 + 63) / 64 * 64 : 0;
+}
+
+/* For `size` parts of n elements. */
+static int make_room(room *m, ul_device device, int size, int64_t n, ul_dtype dtype)
+{
+    int64_t parts = (n * ul_dtype_bytes(dtype) * size + 63) / 64 * 64, wide = wide_of(n, dtype);
+    int64_t total = parts + wide + 4 * (int64_t)size * (int64_t)sizeof(int64_t);
+    *m = (room){0};
+    UL_TRY(ul_tensor_new(&m->memory, UL_U8, device, 1, &total));
+    if (device == UL_META) return UL_OK;
     m->parts = ul__data(m->memory);
     m->wide = m->parts + parts;
-    m->at = (int64_t *)(m->wide + wide_bytes);
+    m->at = (int64_t *)(m->wide + wide);
     m->bytes = m->at + size;
     m->from_at = m->bytes + size;
     m->from_bytes = m->from_at + size;
@@ -62,9 +69,26 @@ static int make_room(room *m, int size, int64_t part_bytes, int64_t wide_bytes)
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t wide_of(int64_t n, ul_dtype dtype)
+
+/* How many elements of n one rank sums in one round; all of them where they are few. */
+static int64_t share_of(const ul_group *g, int64_t n, ul_dtype dtype)
 {
-    return dtype == UL_BF16 ? (n * 4 + 63) / 64 * 64 : 0;
+    int64_t e = ul_dtype_bytes(dtype), round = smaller(n, ROUND_BYTES / e);
+    return n * e * g->size <= SMALL_BYTES ? n : (round + g->size - 1) / g->size;
+}
+
+static int64_t most_of(const ul_group *g, const ul_pieces *p)
+{
+    int64_t most = 0;
+    for (int r = 0; r < g->size; r++) most = larger(most, p->bytes[r]);
+    return most;
+}
+
+/* The elements of each piece that one round of a reduce_scatter sums. */
+static int64_t piece_of(const ul_group *g, const ul_pieces *all, ul_dtype dtype)
+{
+    int64_t e = ul_dtype_bytes(dtype);
+    return smaller(most_of(g, all) / e, larger(1, ROUND_BYTES / e / g->size));
 }
 
 /* Every rank gets all and sums for itself: one exchange, for what is small. */
@@ -72,7 +96,7 @@ static int reduce_small(ul_group *g, void *data, int64_t n, ul_dtype dtype, ul_r
 {
     int64_t bytes = n * ul_dtype_bytes(dtype);
     room m;
-    UL_TRY(make_room(&m, g->size, bytes, wide_of(n, dtype)));
+    UL_TRY(make_room(&m, UL_CPU, g->size, n, dtype));
     for (int r = 0; r < g->size; r++) {
         m.at[r] = r * bytes;
         m.bytes[r] = bytes;
@@ -108,9 +132,9 @@ int ul__all_reduce(ul_group *g, void *data, int64_t n, ul_dtype dtype, ul_reduct
     int64_t e = ul_dtype_bytes(dtype);
     if (n == 0) return UL_OK;
     if (n * e * g->size <= SMALL_BYTES) return reduce_small(g, data, n, dtype, how);
-    int64_t round = smaller(n, ROUND_BYTES / e), share = (round + g->size - 1) / g->size;
+    int64_t round = smaller(n, ROUND_BYTES / e);
     room m;
-    UL_TRY(make_room(&m, g->size, share * e, wide_of(share, dtype)));
+    UL_TRY(make_room(&m, UL_CPU, g->size, share_of(g, n, dtype), dtype));
     int rc = UL_OK;
     for (int64_t done = 0; done < n && rc == UL_OK; done += round)
         rc = reduce_round(g, &m, (char *)data + done * e, smaller(round, n - done), dtype, how);
@@ -120,12 +144,10 @@ int ul__all_reduce(ul_group *g, void *data, int64_t n, ul_dtype dtype, ul_reduct
 
 int ul__reduce_scatter(ul_group *g, void *mine, const ul_pieces *all, ul_dtype dtype)
 {
-    int64_t e = ul_dtype_bytes(dtype), most = 0;
-    for (int r = 0; r < g->size; r++) most = larger(most, all->bytes[r]);
+    int64_t e = ul_dtype_bytes(dtype), most = most_of(g, all), piece = piece_of(g, all, dtype) * e;
     if (most == 0) return UL_OK;
-    int64_t piece = smaller(most, larger(1, ROUND_BYTES / e / g->size) * e);
     room m;
-    UL_TRY(make_room(&m, g->size, piece, wide_of(piece / e, dtype)));
+    UL_TRY(make_room(&m, UL_CPU, g->size, piece / e, dtype));
     int rc = UL_OK;
     for (int64_t done = 0; done < most && rc == UL_OK; done += piece) {
         int64_t own = larger(0, smaller(piece, all->bytes[g->rank] - done));
@@ -144,4 +166,23 @@ int ul__reduce_scatter(ul_group *g, void *mine, const ul_pieces *all, ul_dtype d
     }
     ul_tensor_free(m.memory);
     return rc;
+}
+
+static int room_on_meta(const ul_group *g, int64_t n, ul_dtype dtype)
+{
+    room m;
+    if (n == 0 || g->size == 1) return UL_OK;
+    UL_TRY(make_room(&m, UL_META, g->size, n, dtype));
+    ul_tensor_free(m.memory);
+    return UL_OK;
+}
+
+int ul__all_reduce_on_meta(const ul_group *g, int64_t n, ul_dtype dtype)
+{
+    return room_on_meta(g, share_of(g, n, dtype), dtype);
+}
+
+int ul__reduce_scatter_on_meta(const ul_group *g, const ul_pieces *all, ul_dtype dtype)
+{
+    return room_on_meta(g, piece_of(g, all, dtype), dtype);
 }

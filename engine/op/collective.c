@@ -48,7 +48,10 @@ static int reduce_values(ul_group *g, ul_tensor *x, ul_reduction how)
     int moves = ul__collective(g, UL_COMM_ALL_REDUCE, x, -1, words[how]);
     if (moves < 0) return moves;
     int rc = UL_OK;
-    if (moves) rc = g->comm->all_reduce(g, ul__data(x), ul_tensor_size(x), x->dtype, how);
+    if (moves)
+        rc = g->comm->all_reduce(g, ul__data(x), ul_tensor_size(x), x->dtype, how);
+    else
+        rc = ul__all_reduce_on_meta(g, ul_tensor_size(x), x->dtype);
     return ul__comm_end(g, UL_COMM_ALL_REDUCE, 2 * to_others(bytes_of(x), g), rc);
 }
 
@@ -58,15 +61,12 @@ static int gather_values(context *c, ul_tensor *y, ul_tensor *x)
     ul_group *g = c->group;
     int moves = ul__collective(g, UL_COMM_ALL_GATHER, x, c->dim, "");
     if (moves < 0) return moves;
-    int rc = UL_OK;
     const ul_parts parts = {y, c->dim, c->first, c->count};
-    if (moves) {
-        ul_packed packed;
-        rc = ul__pack(&packed, &parts, g->size, -1, 0);
-        if (rc == UL_OK) rc = g->comm->all_gather(g, &packed.pieces, ul__data(x));
-        if (rc == UL_OK) rc = ul__unpack(&packed, &parts, g->size, -1);
-        ul__packed_free(&packed);
-    }
+    ul_packed packed;
+    int rc = ul__pack(&packed, &parts, g->size, -1, 0);
+    if (rc == UL_OK && moves) rc = g->comm->all_gather(g, &packed.pieces, ul__data(x));
+    if (rc == UL_OK) rc = ul__unpack(&packed, &parts, g->size, -1);
+    ul__packed_free(&packed);
     return ul__comm_end(g, UL_COMM_ALL_GATHER, bytes_of(x) * (g->size - 1), rc);
 }
 
@@ -76,14 +76,14 @@ static int scatter_values(context *c, ul_tensor *y, ul_tensor *x)
     ul_group *g = c->group;
     int moves = ul__collective(g, UL_COMM_REDUCE_SCATTER, x, -1, "");
     if (moves < 0) return moves;
-    int rc = UL_OK;
     const ul_parts parts = {x, c->dim, c->first, c->count};
-    if (moves) {
-        ul_packed packed;
-        rc = ul__pack(&packed, &parts, g->size, -1, 1);
-        if (rc == UL_OK) rc = g->comm->reduce_scatter(g, ul__data(y), &packed.pieces, x->dtype);
-        ul__packed_free(&packed);
-    }
+    ul_packed packed;
+    int rc = ul__pack(&packed, &parts, g->size, -1, 1);
+    if (rc == UL_OK && moves)
+        rc = g->comm->reduce_scatter(g, ul__data(y), &packed.pieces, x->dtype);
+    else if (rc == UL_OK)
+        rc = ul__reduce_scatter_on_meta(g, &packed.pieces, x->dtype);
+    ul__packed_free(&packed);
     return ul__comm_end(g, UL_COMM_REDUCE_SCATTER, bytes_of(x) - bytes_of(y), rc);
 }
 

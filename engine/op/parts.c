@@ -55,7 +55,7 @@ int ul__pack(ul_packed *packed, const ul_parts *p, int size, int skip, int fill)
     }
     packed->pieces = (ul_pieces){ul__data(p->x), at, bytes};
     if (runs) return UL_OK;
-    int rc = ul_tensor_new(&packed->memory, UL_U8, UL_CPU, 1, &total);
+    int rc = ul_tensor_new(&packed->memory, UL_U8, p->x->storage->device, 1, &total);
     if (rc == UL_OK) packed->pieces.data = ul__data(packed->memory);
     for (int r = 0; r < size && fill && rc == UL_OK; r++) {
         if (r == skip) continue;

@@ -34,8 +34,9 @@ static void set_firsts(int64_t *first, const int64_t *count, int size)
     }
 }
 
-/* Sends the parts of `from` and fills those of `to`. What stays on this rank is copied straight. */
-static int exchange(ul_group *g, const ul_parts *to, const ul_parts *from)
+/* Sends the parts of `from` and fills those of `to`. What stays on this rank is copied straight. On
+ * meta (moves 0) the memory is taken all the same. */
+static int exchange(ul_group *g, const ul_parts *to, const ul_parts *from, int moves)
 {
     ul_packed out, in;
     ul_tensor mine = ul__part(from, g->rank), target = ul__part(to, g->rank);
@@ -43,7 +44,7 @@ static int exchange(ul_group *g, const ul_parts *to, const ul_parts *from)
     UL_TRY(ul__pack(&out, from, g->size, g->rank, 1));
     int rc = ul__pack(&in, to, g->size, g->rank, 0);
     if (rc == UL_OK) {
-        rc = g->comm->all_to_all(g, &in.pieces, &out.pieces);
+        if (moves) rc = g->comm->all_to_all(g, &in.pieces, &out.pieces);
         if (rc == UL_OK) rc = ul__unpack(&in, to, g->size, g->rank);
         ul__packed_free(&in);
     }
@@ -60,7 +61,7 @@ static int exchange_values(ul_group *g, const ul_parts *to, const ul_parts *from
         if (r != g->rank) sent += from->count[r] * row;
     int moves = ul__collective(g, UL_COMM_ALL_TO_ALL, from->x, to->dim, "");
     if (moves < 0) return moves;
-    return ul__comm_end(g, UL_COMM_ALL_TO_ALL, sent, moves ? exchange(g, to, from) : UL_OK);
+    return ul__comm_end(g, UL_COMM_ALL_TO_ALL, sent, exchange(g, to, from, moves));
 }
 
 /* dx = what each rank sends back for its part, summed in the order of the ranks where several have

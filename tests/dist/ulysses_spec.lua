@@ -179,7 +179,52 @@ local function attention(test, g)
   end)
 end
 
+local function memory(test, g)
+  local P = g.size
+  -- The most bytes beyond what was there before; those of a cpu and of a pretended world.
+  local function peaks(work)
+    local list = {}
+    for i, place in ipairs { { g, 'cpu' }, { ul.group { pretend = P, rank = g.rank }, 'meta' } } do
+      local group, device = unpack(place)
+      collectgarbage()
+      collectgarbage()
+      ul.reset_peak_memory()
+      local before = ul.memory(device).live
+      ul.scope(function() work(group, device) end)
+      list[i] = ul.memory(device).peak - before
+    end
+    return list[1], list[2]
+  end
+  local works = {
+    attention = function(group, device)
+      local function of(heads)
+        return ul.zeros({ 2, 64, heads, 16 }, { device = device }):requires_grad_(true)
+      end
+      ul.ulysses.attention(of(8), of(2), of(2), { group = group, causal = true }):sum():backward()
+    end,
+    reductions = function(group, device)
+      for _, dtype in ipairs { 'f32', 'bf16' } do
+        local like = { device = device, dtype = dtype }
+        local long, wide = ul.zeros({ 3000000 }, like), ul.zeros({ 100 * P, 999 }, like)
+        group:all_reduce_(long)
+        long:free()
+        group:reduce_scatter(wide, { dim = 2 }):free()
+        group:all_gather(wide, { dim = 2 }):free()
+        wide:free()
+      end
+    end,
+  }
+  for _, name in ipairs { 'attention', 'reductions' } do
+    test('meta counts the memory of ' .. name, function()
+      local real, plan = peaks(works[name])
+      -- beside it, the cpu has small tables of sizes
+      assert(math.abs(real - plan) <= 1024 * P, ('%d bytes, not %d'):format(plan, real))
+    end)
+  end
+end
+
 return function(test, g)
   exchange(test, g)
   attention(test, g)
+  memory(test, g)
 end
