@@ -54,7 +54,7 @@ describe('a tree of modules', function()
     assert.equal('Model  (14)\n  embed: Embedding 3 x 2  (6)\n  layers: List of 1  (14)\n'
                  .. '    1: Block  (14)\n      norm: RMSNorm 2  (2)\n'
                  .. '      linear: Linear 2 -> 2  (6)\n      up: is the whole\n'
-                 .. '  head: is embed', tostring(model))
+                 .. '  head: is embed\n  table: [2] buffer', tostring(model))
   end)
 
   it('says whether it trains', function()
@@ -184,7 +184,7 @@ describe('frozen parameters', function()
     assert.same(before, model.embed.weight:tolist())
     for name in optim:named_state() do assert.not_matches('^embed', name) end
     assert.matches('embed: Embedding 3 x 2  %(6, frozen%)', tostring(model))
-    assert.matches('^Model  %(14%)', tostring(model))
+    assert.matches('^Model  %(14, 6 frozen%)', tostring(model))
     model:unfreeze()
     model(ids):square():sum():backward()
     assert.is_table(model.embed.weight.grad.shape)

@@ -48,6 +48,36 @@ describe('print', function()
     assert.equal('Linear 2 -> 3  (6)', tostring(model))
   end)
 
+  it('says what a model is made of', function()
+    local nn = ul.nn
+    local Block = nn.class 'Block'
+    function Block:init()
+      self.scale = nn.parameter(3)
+      self.up = nn.Linear(3, 3)
+      self.mask = ul.ones(2, 3)
+    end
+    local Model = nn.class 'Model'
+    function Model:init()
+      self.embed = nn.Embedding(5, 3)
+      self.layers = nn.List { Block(), Block(), Block() }
+      self.gain = self.layers[1].scale
+    end
+    assert.equal('class Model', tostring(Model))
+    local model = Model()
+    local block = '      scale: [3]\n      up: Linear 3 -> 3  (9)\n      mask: [2, 3] buffer\n'
+    assert.equal('Model  (51)\n  embed: Embedding 5 x 3  (15)\n  layers: List of 3  (36)\n'
+                 .. '    1 to 3: Block  (12)\n' .. block .. '  gain: is layers.1.scale',
+                 tostring(model))
+    model:freeze 'layers.2.scale'
+    assert.equal('Model  (51, 3 frozen)\n  embed: Embedding 5 x 3  (15)\n'
+                 .. '  layers: List of 3  (36, 3 frozen)\n    1: Block  (12)\n' .. block
+                 .. '    2: Block  (12, 3 frozen)\n' .. block:gsub('3%]\n', '3], frozen\n', 1)
+                 .. '    3: Block  (12)\n' .. block .. '  gain: is layers.1.scale',
+                 tostring(model))
+    assert.equal('Linear 2 -> 2  (4)  bf16 meta',
+                 tostring(nn.Linear(2, 2):to { dtype = 'bf16', device = 'meta' }))
+  end)
+
   it('says what a tensor without values is', function()
     assert.equal('tensor [0, 3] f32 cpu', tostring(ul.zeros(0, 3)))
     assert.equal('tensor [2] i64 meta', tostring(ul.zeros { 2, dtype = 'i64', device = 'meta' }))

@@ -3,6 +3,7 @@ local ul = require 'ulysses'
 local hash = require 'ulysses.hash'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
+local tree = require 'ulysses.nn.tree'
 
 -- Fields live in a table of their own, so that every assignment is seen: the order of parameters
 -- must not depend on pairs(), and a tensor that a module holds must outlive the scope of the call.
@@ -67,6 +68,7 @@ local function class(name, parent)
       if self.init then self.init(instance, ...) end
       return instance
     end,
+    __tostring = function(self) return 'class ' .. self.class_name end,
   })
   new.instances = {
     __index = function(instance, field)
@@ -83,7 +85,7 @@ local function class(name, parent)
     end,
     __newindex = assign,
     __call = call,
-    __tostring = Module.describe_tree,
+    __tostring = function(instance) return tree(instance, is_module) end,
   }
   return new
 end
@@ -272,30 +274,6 @@ function Module:init_parameter() end
 
 --- What the printed tree says behind the class's name.
 function Module:describe() return '' end
-
-local function count_text(module)
-  local frozen = module:n_parameters() > 0
-  for _, parameter in module:named_parameters() do
-    frozen = frozen and not parameter.requires_grad
-  end
-  return ('(%d%s)'):format(module:n_parameters(), frozen and ', frozen' or '')
-end
-
-function Module:describe_tree()
-  local lines, seen = {}, {}
-  local function visit(module, field, name, depth)
-    local text = seen[module] and 'is ' .. seen[module] or module.class_name .. module:describe()
-      .. '  ' .. count_text(module)
-    lines[#lines + 1] = ('  '):rep(depth) .. (field and field .. ': ' or '') .. text
-    if seen[module] then return end
-    seen[module] = name == '' and 'the whole' or name
-    for child_field, child in module:children() do
-      visit(child, child_field, (name == '' and '' or name .. '.') .. child_field, depth + 1)
-    end
-  end
-  visit(self, nil, '', 0)
-  return table.concat(lines, '\n')
-end
 
 --- What a call runs; every class has its own.
 function Module:forward() raise('%s: the class has no forward', self.class_name) end
