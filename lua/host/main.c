@@ -225,8 +225,8 @@ static int no_option(lua_State *L, const char *option)
     int ok = luaL_loadstring(L, code) == 0;
     lua_pushstring(L, option);
     ok = ok && lua_pcall(L, 1, 1, 0) == 0;
-    fprintf(stderr, "ulysses-lua: no option '%s'%s\n%s", option, ok ? lua_tostring(L, -1) : "",
-            usage);
+    fprintf(stderr, "ulysses-lua: no option '%s'%s (--help lists them)\n", option,
+            ok ? lua_tostring(L, -1) : "");
     return 1;
 }
 

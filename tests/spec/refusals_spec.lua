@@ -1,0 +1,148 @@
+-- refusals_spec.lua - input that is wrong: one sentence, exit status 1, and no file is damaged.
+local program = require 'tests.program'
+
+local folder
+
+local tiny = {
+  ['model.dim'] = 16, ['model.n_layers'] = 1, ['model.n_heads'] = 2, ['model.n_kv_heads'] = 1,
+  ['model.ffn'] = 32, seq_len = 32, batch = 1, steps = 4, warmup = 1, save_every = 2, log_every = 0,
+  sample = 0, data = 'README.md',
+}
+
+-- Runs the recipe; `options` come before it.
+local function train(overrides, options)
+  local words, given = {}, {}
+  for key, value in pairs(tiny) do given[key] = value end
+  given.out = folder .. '/run'
+  for key, value in pairs(overrides) do given[key] = value end
+  for key, value in pairs(given) do words[#words + 1] = ("'%s=%s'"):format(key, value) end
+  table.sort(words)
+  return program.shell(('$P %s recipes/llama3.lua %s'):format(options or '',
+                                                             table.concat(words, ' ')))
+end
+
+-- Everything below the folder with its hash, but for what records each sitting.
+local function contents()
+  local pipe = io.popen(("cd '%s' && find . -type f -not -name metrics.jsonl -not -name lock "
+                         .. '-not -name run.json '
+                         .. '| sort | xargs -r md5sum'):format(folder))
+  local text = pipe:read '*a'
+  pipe:close()
+  return text
+end
+
+-- The last line of the output is the sentence and the only one of its kind; it is returned.
+local function refused(output, status)
+  assert.equal(1, status, output)
+  local last
+  for line in output:gmatch '[^\n]+' do
+    assert.is_nil(last and last:match '^ulysses%-lua: ', output)
+    last = line
+  end
+  assert.matches('^ulysses%-lua: ', last)
+  assert.is_nil(output:find 'traceback', output)
+  return last
+end
+
+local function truncate(path)
+  local file = assert(io.open(path, 'rb'))
+  local text = file:read '*a'
+  file:close()
+  file = assert(io.open(path, 'wb'))
+  file:write(text:sub(1, #text / 2))
+  file:close()
+end
+
+describe('what is refused:', function()
+  before_each(function()
+    folder = os.tmpname()
+    os.remove(folder)
+    os.execute('mkdir ' .. folder)
+  end)
+  after_each(function() os.execute('rm -rf ' .. folder) end)
+  if not program.path then
+    pending 'no program beside the module'
+    return
+  end
+
+  it('a missing file', function()
+    assert.matches("no file '/nowhere.txt'", refused(train { data = '/nowhere.txt' }))
+    assert.matches('cannot open nothing.lua', refused(program.shell '$P nothing.lua'))
+    assert.equal('', contents())
+  end)
+
+  it('a misspelt key', function()
+    assert.matches("no setting 'modle.dim'; did you mean 'model.dim'%?",
+                   refused(train { ['modle.dim'] = 3 }))
+    assert.equal('', contents())
+  end)
+
+  it('a value of another type', function()
+    assert.matches("steps.*'many'", refused(train { steps = 'many' }))
+    assert.matches("model.tied.*'perhaps'", refused(train { ['model.tied'] = 'perhaps' }))
+    assert.equal('', contents())
+  end)
+
+  it('a script that is no Lua', function()
+    local output, status = program.run 'local x = = 3'
+    assert.equal("ulysses-lua: script.lua:1: unexpected symbol near '='", refused(output, status))
+  end)
+
+  it('a loss that is not finite, five times in a row', function()
+    assert.matches('not finite in 5 steps in a row', refused(train { lr = 1e30, steps = 20 }))
+  end)
+
+  it('an output that cannot be written', function()
+    assert.matches('/dev/null: cannot be created', refused(train { out = '/dev/null/x' }))
+  end)
+
+  it('a disk that is full, which leaves the checkpoint before', function()
+    local _, status = train {}
+    assert.equal(0, status)
+    local before = contents()
+    local fail = [[-e "require('ulysses').debug.fail_write(12, 'ENOSPC')"]]
+    assert.matches('No space left', refused(train({ steps = 8 }, fail)))
+    assert.equal(before, contents())
+    assert.matches('at step 4 of 8', (train { steps = 8 }))
+  end)
+
+  it('a truncated checkpoint, if there is no other', function()
+    train {}
+    truncate(folder .. '/run/step-4/model.safetensors')
+    local before = contents()
+    local output, status = train { steps = 6 }
+    assert.equal(0, status, output)
+    assert.matches('step%-4', output)
+    assert.matches('at step 2 of 6', output)
+    assert.not_equal(before, contents())
+    for _, step in ipairs { 2, 4, 6 } do
+      local path = ('%s/run/step-%d/model.safetensors'):format(folder, step)
+      local file = io.open(path)
+      if file then
+        file:close()
+        truncate(path)
+      end
+    end
+    before = contents()
+    assert.matches('model.safetensors', refused(train { steps = 8 }))
+    assert.equal(before, contents())
+  end)
+
+  it('a checkpoint of another model', function()
+    train {}
+    local before = contents()
+    assert.matches('%[260, 16%].*%[260, 32%]', refused(train { ['model.dim'] = 32, steps = 6 }))
+    assert.equal(before, contents())
+  end)
+
+  it('a device that is not there', function()
+    assert.matches("no device 'gpu'; there is cpu, meta", refused(train({}, '--device gpu')))
+    assert.matches('no CUDA backend', refused(train({}, '--device cuda:0')))
+    assert.equal('', contents())
+  end)
+
+  it('an option that is not there', function()
+    assert.matches("no option '%-%-reprot'; did you mean '%-%-report'%?",
+                   refused(program.shell '$P --reprot x'))
+  end)
+end)
