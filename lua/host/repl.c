@@ -261,6 +261,7 @@ static int read_plain(lua_State *L)
 static int read_edited(lua_State *L)
 {
     int n = 0;
+    edit.set(editor, EL_PREP_TERM, 1); /* before the prompt is seen, so that all keys are keys */
     const char *text = edit.gets(editor, &n);
     if (!text || n <= 0) {
         edit.reset(editor);
@@ -276,10 +277,10 @@ static int read_line(lua_State *L)
     prompt_text = luaL_checkstring(L, 1);
     lua_settop(L, 1);
     reader = L;
+    clearerr(stdin); /* a read of Lua's may have been cut short */
+    begin_reading(); /* before the prompt is seen */
     if (!editor && isatty(STDIN_FILENO)) fputs(prompt_text, stdout);
     fflush(stdout);
-    clearerr(stdin); /* a read of Lua's may have been cut short */
-    begin_reading();
     int got = editor ? read_edited(L) : read_plain(L);
     int interrupted = came[SIGINT];
     end_reading();

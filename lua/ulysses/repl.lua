@@ -70,7 +70,7 @@ local function on_error(problem)
 end
 
 local function finish(ok, ...)
-  signals.prompt(true, 0, 0)
+  signals.prompt(true, 0, 1)
   if ok then return true, select('#', ...), ... end
   local log = package.loaded['ulysses.log']
   if type(log) == 'table' and log.leave then pcall(log.leave) end
@@ -79,11 +79,14 @@ local function finish(ok, ...)
   return false
 end
 
--- Calls f with Ctrl-C as an error: true, how many results, results; false where it failed.
+-- Calls f with Ctrl-C as an error, which is held off everywhere else in this file: true, how many
+-- results, results; false where it failed.
 local function protected(f, ...)
   local arguments, n = { ... }, select('#', ...)
-  signals.prompt(true, 0, 0)
-  return finish(xpcall(function() return f(unpack(arguments, 1, n)) end, on_error))
+  return finish(xpcall(function()
+    signals.release()
+    return f(unpack(arguments, 1, n))
+  end, on_error))
 end
 
 local function same(...) return ... end
@@ -179,6 +182,7 @@ end
 -- Reads and runs until something ends this prompt: 'continue', 'stop', QUIT, or nil at the end.
 local function session(prompt, inside)
   while true do
+    signals.prompt(true, 0, 1) -- what came too late is forgotten
     local text, f, problem = read_entry(prompt)
     if text == nil then
       if terminal then say '' end
@@ -282,6 +286,7 @@ end
 --- The prompt, until the user leaves it.
 function repl.run()
   repl.start()
+  signals.prompt(true, 0, 1)
   use_globals()
   open()
   if terminal then
@@ -296,6 +301,7 @@ end
 ---@param script function
 function repl.after(script, ...)
   repl.start()
+  signals.prompt(true, 0, 1)
   jit.off(script, true)
   if protected(script, ...) ~= QUIT then repl.run() end
 end
@@ -305,7 +311,7 @@ end
 ---@param sentence string where it stands
 function repl.inside(sentence)
   local outer_environment, outer_variables = environment, variables
-  local before = { signals.prompt(true, 0, 0) }
+  local before = { signals.prompt(true, 0, 1) }
   local here = frames.live()
   variables = here
   environment = setmetatable({}, {

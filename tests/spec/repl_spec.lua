@@ -1,0 +1,257 @@
+-- repl_spec.lua - the prompt, on a pseudo-terminal as users have it, and plain from a pipe.
+local program = require 'tests.program'
+local pty = require 'tests.pty'
+
+local CTRL_C, CTRL_D, CTRL_P, CTRL_R, TAB = '\3', '\4', '\16', '\18', '\t'
+local PROMPT = 'ul> $'
+
+describe('the prompt', function()
+  local state, terminal, script
+
+  before_each(function()
+    if not program.path then pending 'no program beside the module' end
+    state, script = os.tmpname(), os.tmpname()
+    os.remove(state)
+  end)
+
+  after_each(function()
+    if terminal then terminal:close() end
+    terminal = nil
+    os.execute('rm -rf ' .. state .. ' ' .. script)
+  end)
+
+  -- Starts the program with arguments; waits for the prompt where there is to be one at once.
+  local function open(arguments, environment, first)
+    if terminal then terminal:close() end
+    terminal = pty.start(('unset LD_PRELOAD; XDG_STATE_HOME=%s TERM=xterm NO_COLOR=1 %s %s %s')
+                         :format(state, environment or '', program.path, arguments or ''))
+    terminal:expect(first or PROMPT)
+    return terminal
+  end
+
+  -- Types a line and returns what is printed until the next prompt, without the line itself.
+  local function answer(text, prompt)
+    terminal:enter(text)
+    local echo = text:gsub('%W', '%%%0') .. '\r*\n'
+    terminal:expect(echo)
+    terminal:expect(prompt or PROMPT)
+    return (terminal.before:gsub('\r', ''))
+  end
+
+  local function write_script(text)
+    local file = io.open(script, 'w')
+    file:write(text)
+    file:close()
+  end
+
+  it('prints values', function()
+    open()
+    assert.equal('3\n', answer '1 + 2')
+    assert.equal('3\n', answer '_')
+    assert.equal('4\tnil\tx\n', answer "=4, nil, 'x'")
+    assert.equal('', answer 'local y = 1')
+    assert.equal('nil\n', answer 'nothing')
+    assert.equal('tensor [2] f32 cpu\n[1, 1]\n', answer 'ul.ones(2)')
+    assert.equal("{ 1, { 2 }, a = 'b', c = { d = true } }\n",
+                 answer "{ 1, { 2 }, c = { d = true }, a = 'b' }")
+    assert.matches('%.%.%. 76 more', answer(
+      '(function() local t = {} for i = 1, 100 do t[i] = i end return t end)()'))
+    assert.matches('stdin:1: attempt to perform arithmetic', answer '1 + {}')
+    assert.matches("stdin:1: matmul: .*", answer 'ul.ones(2):matmul(3)')
+    terminal:type(CTRL_D)
+    assert.equal(0, terminal:ended())
+  end)
+
+  it('takes entries of several lines, and recalls them whole', function()
+    open()
+    assert.equal('', answer('for i = 1, 2 do', '%.%.> $'))
+    assert.equal('', answer('print(i * 10)', '%.%.> $'))
+    assert.equal('10\n20\n', answer 'end')
+    terminal:type(CTRL_P)
+    terminal:expect 'end'
+    terminal:type '\r'
+    terminal:expect '10\r\n20\r\n'
+    terminal:expect(PROMPT)
+    answer('if true then', '%.%.> $')
+    terminal:type(CTRL_C)
+    terminal:expect(PROMPT)
+    assert.equal('7\n', answer '7')
+  end)
+
+  it('completes names', function()
+    open()
+    terminal:type('ul.manual_s' .. TAB)
+    terminal:expect 'eed'
+    terminal:type(CTRL_C)
+    terminal:expect(PROMPT)
+    answer 'x = ul.ones(2)'
+    terminal:type('x:matm' .. TAB .. '(x):item()\r')
+    terminal:expect '\n2\r\n'
+    terminal:expect(PROMPT)
+    terminal:type('ul.zeros' .. TAB .. TAB)
+    terminal:expect 'zeros  zeros_like'
+  end)
+
+  it('keeps the history', function()
+    open()
+    answer 'print("first" .. 1)'
+    terminal:type(CTRL_D)
+    terminal:ended()
+    open()
+    terminal:type(CTRL_R)
+    terminal:type 'fir'
+    terminal:expect 'first'
+    terminal:type '\r'
+    terminal:expect '\nfirst1\r\n'
+    local file = assert(io.open(state .. '/ulysses-lua/history'))
+    file:close()
+  end)
+
+  it('explains', function()
+    open()
+    assert.matches('matmul%(', answer '?matmul')
+    assert.matches(':continue', answer ':help')
+    assert.matches("did you mean 'locals'", answer ':local')
+    terminal:enter ':quit'
+    assert.equal(0, terminal:ended())
+  end)
+
+  it('shows the variables where an error was', function()
+    open()
+    assert.matches("in function 'f'", answer 'function f(a) local b = a + 1; return a.x.y end f(5)')
+    assert.equal('a = 5\nb = 6\n', answer ':locals')
+    assert.equal('6\n', answer 'b')
+  end)
+
+  it('comes back at Ctrl-C', function()
+    open()
+    for _, busy in ipairs {
+      'io.write("on\\n") while true do end',
+      'coroutine.wrap(function() io.write("on\\n") while true do end end)()',
+      'io.write("on\\n") io.read()',
+      'os.execute "echo on; sleep 20"',
+      'io.write("on\\n") io.popen("sleep 20; true"):read "*a"',
+      'io.write("on\\n") local a = ul.ones(300, 300) while true do local b = a:matmul(a) end',
+      'io.write("on\\n") for i = 1, 1e9 do ul.scope(function() ul.ones(2):exp() end) end',
+    } do
+      terminal:enter(busy)
+      terminal:expect '\non\r'
+      os.execute 'sleep 0.1' -- a shell that is about to fork may miss it
+      terminal:type(CTRL_C)
+      assert(pcall(terminal.expect, terminal, 'interrupted!'), busy)
+      terminal:expect(PROMPT)
+      assert.equal('3\n', answer '1 + 2')
+    end
+    terminal:type 'half a line'
+    terminal:expect 'line'
+    terminal:type(CTRL_C)
+    terminal:expect(PROMPT)
+    assert.equal('8\n', answer '8')
+  end)
+
+  it('opens inside a loop that it stops, and goes on', function()
+    write_script [[
+      local ul = require 'ulysses'
+      local signals = require('ulysses.core').signals
+      local repl = require 'ulysses.repl'
+      local total = 0
+      signals.watch(true)
+      for step = 1, 1000000 do
+        local loss = ul.ones(100):sum():item()
+        total = total + loss
+        if step == 3 then print 'three' end
+        if signals.take() then repl.inside('interrupted after step ' .. step) end
+        if total < 0 then print('stopped by hand', step >= 3) break end
+      end
+      signals.watch(false)
+    ]]
+    open('-i ' .. script, nil, 'three')
+    terminal:type(CTRL_C)
+    terminal:expect 'interrupted after step %d+'
+    terminal:expect 'run> $'
+    assert.equal('100\n', answer('loss', 'run> $'))
+    assert.equal('true\n', answer('step > 2 and total == step * 100', 'run> $'))
+    terminal:enter 'print "on" while true do end'
+    terminal:expect '\non\r'
+    terminal:type(CTRL_C)
+    terminal:expect 'interrupted!'
+    terminal:expect 'run> $'
+    answer('total = -1e9', 'run> $')
+    terminal:enter ':continue'
+    terminal:expect 'stopped by hand\ttrue'
+    terminal:expect(PROMPT)
+    assert.equal('5\n', answer '5')
+  end)
+
+  it('stops a run for good at Ctrl-D', function()
+    open()
+    assert.equal('', answer 'i = 0; signals = require("ulysses.core").signals')
+    terminal:enter('signals.watch(true) print "on" while true do i = i + 1 if signals.take() then '
+                   .. 'require("ulysses.repl").inside "stopped" end end')
+    terminal:expect '\non\r'
+    terminal:type(CTRL_C)
+    terminal:expect 'run> $'
+    terminal:type(CTRL_D)
+    terminal:expect 'interrupted!'
+    terminal:expect(PROMPT)
+    assert.equal('true\n', answer 'i > 0')
+    terminal:enter 'print "on" while true do end'
+    terminal:expect '\non\r'
+    terminal:type(CTRL_C) -- watched no more
+    terminal:expect 'interrupted!'
+  end)
+
+  it('follows a script with -i, also one that fails', function()
+    write_script 'kept = 4 local inner = 5 error "sad"'
+    open('-i ' .. script)
+    assert.matches('sad', terminal.before)
+    assert.equal('4\t5\n', answer 'kept, inner')
+    write_script 'while true do end'
+    open('-i ' .. script, 'A=1', '^')
+    os.execute 'sleep 0.5'
+    terminal:type(CTRL_C)
+    terminal:expect 'interrupted!'
+    terminal:expect(PROMPT)
+    write_script 'x ='
+    open('-i ' .. script)
+    assert.matches('near', terminal.before)
+  end)
+
+  it('does without libedit and without colours', function()
+    open('', 'TERM=dumb NO_COLOR=')
+    assert.equal('3\n', answer '1 + 2')
+    assert.equal('', answer('if true then', '%.%.> $'))
+    terminal:type(CTRL_C)
+    terminal:expect(PROMPT)
+    terminal:enter 'print "on" while true do end'
+    terminal:expect '\non\r'
+    terminal:type(CTRL_C)
+    terminal:expect '\27%[31minterrupted!'
+    terminal:expect(PROMPT)
+    open()
+    assert.is_nil(answer 'error "x"':find '\27[31m')
+  end)
+
+  it('reads plainly from a pipe', function()
+    assert.same({ '3\nx\n', 0 },
+                { program.shell [[printf '1+2\nif true then\nprint("x")\nend' | $P -i]] })
+    assert.same({ '1\n2\n', 0 }, { program.shell "echo 2 | $P -e 'print(1)' -i" })
+  end)
+end)
+
+describe('globals of a script', function()
+  it('must have been assigned', function()
+    assert.matches("^ulysses%-lua: script.lua:2: undefined variable 'wieghts'; did you mean 'wei"
+                   .. "ghts'%?",
+                   (program.run 'local weights = 1\nprint(wieghts)'))
+    assert.matches("script.lua:1: 'n' is assigned in a function",
+                   (program.run 'local function f() n = 1 end f()'))
+    assert.equal('1\n', (program.run 'n = nil local function f() n = 1 end f() print(n)'))
+    assert.equal('nil\n', (program.shell "$P -e 'print(x)'"))
+  end)
+
+  it('are said to be near an option', function()
+    assert.matches("no option '%-%-devise'; did you mean '%-%-device'%?",
+                   (program.shell '$P --devise cpu'))
+  end)
+end)
