@@ -128,7 +128,7 @@ local function defaults_of(lines, i)
   for part in (inside or ''):sub(2, -2):gsub('%b{}', function(t) return (t:gsub(',', '\1')) end)
     :gmatch '[^,]+' do
     local key, value = part:match '^%s*([%w_]+)%s*=%s*(.-)%s*$'
-    if key and value ~= 'options.none' then
+    if key and (not value:find '^[%a_]' or value == 'true' or value == 'false') then
       defaults[key] = value:gsub('\1', ','):gsub('%s+', ' ')
     end
   end

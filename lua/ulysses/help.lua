@@ -2,13 +2,16 @@
 --
 -- The index is made when it is first asked for, from the --- comments of the sources and those of
 -- meta/*.lua, which describe the C functions.
+local core = require 'ulysses.core'
 local annotations = require 'ulysses.annotations'
 local suggest = require 'ulysses.suggest'
 
-local WIDTH = 78
 local folder = debug.getinfo(1, 'S').source:match '^@(.*[/\\])help%.lua$' or './'
 local meta_files = { 'create', 'tensor', 'shape', 'elementwise', 'reduce', 'layers', 'engine',
                      'group', 'core' }
+
+-- Classes that the library keeps to itself.
+local internal = { Events = true, Lines = true, Log = true }
 
 -- What objects of a class are called in signatures.
 local spoken = { Tensor = 'x', Ops = 'x', Optimizer = 'optim', Module = 'model' }
@@ -64,8 +67,8 @@ end
 local function read(index, path)
   for _, entry in ipairs(annotations(path)) do
     if entry.line then index.places[place(path, entry.line)] = entry end
-    if entry.class then
-      index.classes[entry.class] = index.classes[entry.class] or entry
+    if entry.class and not index.classes[entry.class] and not internal[entry.class] then
+      index.classes[entry.class] = entry
       add_name(index, entry.class, entry)
     end
     index.all[#index.all + 1] = entry
@@ -73,7 +76,7 @@ local function read(index, path)
 end
 
 -- Names of C functions and of the methods of classes are those in the annotations.
-local function name_declared(index, core)
+local function name_declared(index)
   for _, entry in ipairs(index.all) do
     local owner = entry.owner
     if owner == 'Ops' then
@@ -81,7 +84,7 @@ local function name_declared(index, core)
       add(index, entry, 'F.' .. entry.name)
     elseif owner == 'ul' or owner == 'F' then
       add(index, entry, owner .. '.' .. entry.name)
-    elseif owner and owner:find '^%u' and entry.name ~= 'init' and owner ~= 'F' then
+    elseif owner and owner:find '^%u' and entry.name ~= 'init' and not internal[owner] then
       add_method(index, entry, owner)
       if not index.classes[owner] then
         index.classes[owner] = { class = owner, text = {} }
@@ -117,7 +120,7 @@ local made
 
 local function index_of()
   if made then return made end
-  local ul, core = require 'ulysses', require 'ulysses.core'
+  local ul = require 'ulysses'
   local index = { names = {}, list = {}, places = {}, classes = {}, all = {}, values = {},
                   constructors = {} }
   for _, part in ipairs(getmetatable(ul).__names()) do
@@ -130,7 +133,7 @@ local function index_of()
   end
   table.sort(modules)
   for _, module in ipairs(modules) do read(index, source_of(module)) end
-  name_declared(index, core)
+  name_declared(index)
   local seen = { [core.functional] = true }
   name_reachable(index, ul, 'ul', seen)
   for name, f in pairs(core.functional) do
@@ -156,13 +159,18 @@ end
 
 -- ---- text ----
 
--- Paragraphs filled to the width; what is indented or between ``` stays as it is.
-local function fill(lines, indent)
+-- As wide as the terminal, as far as that can be read.
+local function width() return math.max(60, math.min(100, core.system.columns() or 80)) - 2 end
+
+local TEXT = 36 -- the column of what is said of parameters
+
+-- Paragraphs filled to `room` as a list of lines; what is indented or between ``` stays as it is.
+local function fill(lines, indent, room)
   local out, paragraph, fenced = {}, {}, false
   local function flush()
     local line = ''
     for word in table.concat(paragraph, ' '):gmatch '%S+' do
-      if #line + #word + 1 + #indent > WIDTH and line ~= '' then
+      if line ~= '' and #line + 1 + #word > room then
         out[#out + 1], line = indent .. line, ''
       end
       line = line == '' and word or line .. ' ' .. word
@@ -183,8 +191,10 @@ local function fill(lines, indent)
     end
   end
   flush()
-  return table.concat(out, '\n')
+  return out
 end
+
+local function prose(entry) return table.concat(fill(entry.text, '  ', width() - 2), '\n') end
 
 local function display(param) return param.name == 'given' and 'options' or param.name end
 
@@ -220,7 +230,11 @@ local function rows(index, params, indent, out)
     if param.optional then kind = kind .. '?' end
     local head = ('%s%-13s %s'):format(indent, display(param), kind)
     local text = described(param)
-    out[#out + 1] = text == '' and head or ('%-34s  %s'):format(head, text)
+    local lines = text == '' and {} or fill({ text }, '', width() - TEXT)
+    for i, line in ipairs(lines) do lines[i] = (' '):rep(TEXT) .. line end
+    if #lines > 0 and #head < TEXT - 1 then lines[1] = head .. lines[1]:sub(#head + 1)
+    else table.insert(lines, 1, head) end
+    for _, line in ipairs(lines) do out[#out + 1] = line end
     local class = index.classes[(param.type:gsub('%?$', ''))]
     local fields = param.fields
       or (class and (class.class:find 'Options$' or class.class:find 'Settings$'
@@ -238,7 +252,7 @@ end
 
 local function function_text(index, entry)
   local parts = { signature(entry, entry.names[1]) }
-  local text = fill(entry.text, '  ')
+  local text = prose(entry)
   if text ~= '' then parts[#parts + 1] = text end
   local params = {}
   for i, param in ipairs(entry.params) do
@@ -270,7 +284,7 @@ local function listing(index, pattern)
     if item.name:find(pattern) and not seen[item.name] then
       seen[item.name] = true
       local sentence = first_sentence(item.entry)
-      local room = WIDTH - 30
+      local room = width() - 30
       if #sentence > room then sentence = sentence:sub(1, room - 3) .. '...' end
       out[#out + 1] = (('  %-26s  %s'):format(item.name, sentence):gsub('%s+$', ''))
     end
@@ -280,7 +294,7 @@ end
 
 local function class_text(index, entry)
   local parts = { entry.class }
-  local text = fill(entry.text, '  ')
+  local text = prose(entry)
   if text ~= '' then parts[#parts + 1] = text end
   if entry.fields then
     parts[#parts + 1] = table.concat(rows(index, entry.fields, '  ', {}), '\n')
@@ -296,9 +310,9 @@ local function entry_text(index, entry)
 end
 
 local overview = [[
-ul.help 'ul'           what there is; so 'ul.nn', 'ul.optim', 'ul.data', 'F', 'Tensor', 'Run', ..
-ul.help 'matmul'       one function; so 'x:matmul', 'F.matmul', 'ul.optim.adamw', 'nn.Linear'
-ul.help(value)         what a value is: a function, a model, an optimizer, a tensor]]
+ul.help 'ul'       what there is; so 'nn', 'optim', 'data', 'F', 'Tensor', 'Run'
+ul.help 'matmul'   one function; so 'x:matmul', 'optim.adamw', 'nn.Linear'
+ul.help(value)     the same for a function, a model, an optimizer, a tensor]]
 
 local help = { signature = signature }
 
@@ -385,4 +399,4 @@ local function ask(_, what)
   print(text or sentence)
 end
 
-return setmetatable(help, { __call = ask })
+return setmetatable(help, { __call = ask, __tostring = function() return overview end })

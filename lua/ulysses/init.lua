@@ -40,6 +40,7 @@ local parts = {
 }
 
 return setmetatable(ul, {
+  __tostring = function() return ('ulysses %s; ul.help() says more'):format(core.version) end,
   __names = function()
     local names = {}
     for name in pairs(parts) do names[#names + 1] = name end

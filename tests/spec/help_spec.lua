@@ -46,6 +46,19 @@ describe('help', function()
     assert.matches('ul.help', (help.text ''))
   end)
 
+  it('says each thing once, in lines that fit', function()
+    local text = help.text 'Tensor'
+    assert.equal(1, select(2, text:gsub('Tensor:matmul', '')))
+    assert.not_matches('log:', (help.text 'o:step'))
+    for _, name in ipairs { '', 'ul', 'Run', 'Optimizer', 'x:to', 'ul.checkpoint.load',
+                            'F.rope_table', 'Memory', 'F' } do
+      for line in (assert(help.text(name), name) .. '\n'):gmatch '(.-)\n' do
+        assert(#line <= 80 and not line:find ' $', line)
+      end
+    end
+    assert.not_matches('print_warning', (help.text 'ul.checkpoint.load'))
+  end)
+
   it('finds names of values', function()
     assert.matches('ul.optim.adamw%(', (help.value(ul.optim.adamw)))
     assert.matches('ul.randn%(', (help.value(ul.randn)))
@@ -135,6 +148,11 @@ describe('help', function()
         missing[#missing + 1] = name
       end
     end)
+    for _, item in ipairs(index.list) do
+      if not private[item.name] and not page.written[item.entry] then
+        missing[#missing + 1] = item.name
+      end
+    end
     table.sort(missing)
     assert.same({}, missing, 'their files are in no topic of tests/api_page.lua')
   end)
