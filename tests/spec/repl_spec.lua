@@ -183,6 +183,24 @@ describe('the prompt', function()
     assert.equal('5\n', answer '5')
   end)
 
+  it('opens inside a recipe that trains', function()
+    open('-i recipes/llama3.lua steps=1000000 seq_len=32 batch=1 model.dim=32 model.n_layers=1 '
+         .. 'model.ffn=32 out=' .. state .. '/run', nil, 'step %d+/1000000')
+    terminal:type(CTRL_C)
+    terminal:expect 'interrupted after step %d+ of 1000000'
+    terminal:expect 'run> $'
+    assert.equal('true\n', answer('at = run.step; return optim.steps == at', 'run> $'))
+    terminal:enter ':continue'
+    terminal:expect 'step %d+/1000000'
+    terminal:type(CTRL_C)
+    terminal:expect 'run> $'
+    assert.equal('true\n', answer('run.step > at and optim.steps == run.step', 'run> $'))
+    terminal:type(CTRL_D)
+    terminal:expect 'interrupted!'
+    terminal:expect(PROMPT)
+    assert.equal('5\n', answer '5')
+  end)
+
   it('stops a run for good at Ctrl-D', function()
     open()
     assert.equal('', answer 'i = 0; signals = require("ulysses.core").signals')
