@@ -356,6 +356,21 @@ function help.text(name)
   return nil, ("help: nothing is known of '%s'%s"):format(name, suggest(name, names))
 end
 
+-- The entry of a function of the library that has a name.
+local function entry_of(index, f)
+  local entry = index.values[f]
+  if not entry and type(f) == 'function' then entry = index.places[place_of(f) or ''] end
+  return entry and entry.names and entry or nil
+end
+
+--- 'ul.randn(...) -> Tensor' for a function of the library that has a name.
+---@param f function
+---@return string?
+function help.signature_of(f)
+  local entry = entry_of(index_of(), f)
+  return entry and signature(entry, entry.names[1])
+end
+
 -- The class that a value is of, by the first of its methods that has a comment.
 local function class_of(index, value)
   local meta = debug.getmetatable(value)
@@ -374,11 +389,7 @@ end
 ---@return string? sentence
 function help.value(value)
   local index = index_of()
-  local entry = index.values[value]
-  if not entry and type(value) == 'function' then
-    entry = index.places[place_of(value) or '']
-    if entry and not entry.names then entry = nil end
-  end
+  local entry = entry_of(index, value)
   if require('ulysses').is_tensor(value) then entry = index.classes.Tensor end
   entry = entry or class_of(index, value)
   if entry then return entry_text(index, entry) end

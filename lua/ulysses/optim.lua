@@ -11,8 +11,21 @@ local read_groups = require 'ulysses.parameter_groups'
 ---@field skipped boolean whether the last step was left out, as a gradient was not finite
 local Optimizer = {}
 Optimizer.__index = Optimizer
+
+local function plural(n, word) return ('%d %s%s'):format(n, word, n == 1 and '' or 's') end
+
 function Optimizer.__tostring(self)
-  return ('optimizer of %d parameters: lr %g, %d steps'):format(#self.entries, self.lr, self.steps)
+  local n, frozen, decay = 0, 0, 0
+  for _, entry in ipairs(self.entries) do
+    local numbers = entry.parameter:numel()
+    n, frozen = n + numbers, frozen + (entry.parameter.requires_grad and 0 or numbers)
+    decay = math.max(decay, entry.weight_decay)
+  end
+  return ('%s of %s (%d numbers%s): lr %g, %s, weight_decay %g, %s'):format(
+    self.name, plural(#self.entries, 'parameter'), n,
+    frozen > 0 and (', %d frozen'):format(frozen) or '', self.lr,
+    self.betas and ('betas %g %g'):format(unpack(self.betas)) or ('momentum %g'):format(
+      self.momentum), decay, plural(self.steps, 'step'))
 end
 
 -- Statistics have the type of accumulators: f32 beside bf16 parameters, whose own f32 copy
@@ -155,7 +168,7 @@ function optim.adamw(what, given)
     end
   end
   local entries = read_groups('optim.adamw', what, read.weight_decay, read.groups)
-  return optimizer(entries, { lr = read.lr, betas = read.betas, eps = read.eps,
+  return optimizer(entries, { name = 'adamw', lr = read.lr, betas = read.betas, eps = read.eps,
                               start = start_adamw, update = update_adamw })
 end
 
@@ -186,8 +199,8 @@ function optim.sgd(what, given)
     raise('optim.sgd: momentum must lie from 0 to below 1, got %g', read.momentum)
   end
   local entries = read_groups('optim.sgd', what, read.weight_decay, read.groups)
-  return optimizer(entries, { lr = read.lr, momentum = read.momentum, nesterov = read.nesterov,
-                              start = start_sgd, update = update_sgd })
+  return optimizer(entries, { name = 'sgd', lr = read.lr, momentum = read.momentum,
+                              nesterov = read.nesterov, start = start_sgd, update = update_sgd })
 end
 
 for name, schedule in pairs(require 'ulysses.schedule') do optim[name] = schedule end

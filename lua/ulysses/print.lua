@@ -3,14 +3,14 @@
 local core = require 'ulysses.core'
 
 local EDGE = 3       -- values shown at each end of a long dim
-local LONG = 10      -- dims up to this size are shown whole
+local LONG = 10      -- dims up to this size are shown whole where there are few elements
 local BIG = 1000     -- elements from which on statistics say more than values
 local PART = 2 ^ 18  -- elements that statistics look at at once
 
 -- The positions shown of a dim: all, or both edges with a gap (0) between.
-local function positions(size)
+local function positions(size, whole)
   local list = {}
-  if size <= LONG then
+  if size <= whole then
     for i = 1, size do list[i] = i end
     return list
   end
@@ -21,11 +21,11 @@ local function positions(size)
 end
 
 -- The values shown, as nested lists in which false stands for a gap.
-local function shown(t)
+local function shown(t, whole)
   if t:dim() == 0 then return t:item() end
   local list = {}
-  for i, at in ipairs(positions(t:size(1))) do
-    list[i] = at > 0 and core.scope(function() return shown(t[at]) end)
+  for i, at in ipairs(positions(t:size(1), whole)) do
+    list[i] = at > 0 and core.scope(function() return shown(t[at], whole) end)
   end
   return list
 end
@@ -124,7 +124,7 @@ local function describe(t)
   local text = ('tensor [%s] %s %s'):format(table.concat(t.shape, ', '), t:dtype(), t:device())
   if t.requires_grad then text = text .. ' requires_grad' end
   if t:device() == 'meta' or t:numel() == 0 then return text end
-  local values, width = shown(t), 0
+  local values, width = shown(t, t:numel() < BIG and LONG or 2 * EDGE), 0
   local format = format_for(values)
   each(values, function(x) width = math.max(width, #format:format(x)) end)
   text = text .. '\n' .. render(values, format, width, '')

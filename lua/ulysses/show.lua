@@ -37,6 +37,15 @@ local function sorted_keys(t)
   return keys, n
 end
 
+-- What a function is called and takes, or where it was written.
+local function function_text(f)
+  local ok, text = pcall(function() return require('ulysses.help').signature_of(f) end)
+  if ok and text then return text end
+  local info = debug.getinfo(f, 'S')
+  if info.what == 'C' then return tostring(f) end
+  return ('function at %s:%d'):format(info.short_src, info.linedefined)
+end
+
 local show
 
 local function key_text(key)
@@ -69,6 +78,7 @@ end
 function show(value, depth, seen, indent)
   if core.is_tensor(value) and depth > 0 then return (tostring(value):match '^[^\n]*') end
   if type(value) == 'string' then return depth > 0 and quoted(value) or value end
+  if type(value) == 'function' then return function_text(value) end
   if type(value) == 'table' and not has_text(value) then
     return show_table(value, depth, seen, indent)
   end

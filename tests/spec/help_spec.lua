@@ -116,7 +116,7 @@ describe('help', function()
 
   -- Methods that the library keeps to itself.
   local private = {}
-  for name in ([[ul.help.index ul.help.signature Module:__index Recipe:listing
+  for name in ([[ul.help.index ul.help.signature ul.help.signature_of Module:__index Recipe:listing
                  Optimizer:prepare]]):gmatch '%S+' do
     private[name] = true
   end

@@ -42,10 +42,38 @@ describe('print', function()
     assert.matches('^batch %[2, 8%], %d+ labels', tostring(data:at(1)))
     local model = ul.nn.Linear(2, 3)
     local optim = ul.optim.sgd(model)
-    assert.equal('optimizer of 1 parameters: lr 0.01, 0 steps', tostring(optim))
+    assert.equal('sgd of 1 parameter (6 numbers): lr 0.01, momentum 0, weight_decay 0, 0 steps',
+                 tostring(optim))
     assert.equal('run at step 0', tostring(ul.run { model = model, optim = optim, data = data }))
-    assert.equal("recipe 'mine'", tostring(ul.recipe 'mine' { lr = 1 }))
+    assert.equal("recipe 'mine'\n  lr=0.5\n  model.dim=8\n  name=none",
+                 tostring(ul.recipe 'mine' { lr = 0.5, model = { dim = 8 },
+                                             name = ul.none 'string' }))
     assert.equal('Linear 2 -> 3  (6)', tostring(model))
+  end)
+
+  it('says what an optimizer moves, and how', function()
+    local model = ul.nn.Linear(2, 3, { bias = true }):freeze 'bias'
+    local optim = ul.optim.adamw(model)
+    optim:step()
+    assert.equal('adamw of 2 parameters (9 numbers, 3 frozen): lr 0.001, betas 0.9 0.95, '
+                 .. 'weight_decay 0.1, 1 step', tostring(optim))
+    optim = ul.optim.adamw(model, { groups = { { match = 'weight', weight_decay = 0.5 } } })
+    assert.matches('weight_decay 0.5,', tostring(optim))
+  end)
+
+  it('shows the edges of many dims', function()
+    local _, lines = tostring(ul.zeros(9, 9, 9, 9)):gsub('\n', '')
+    assert.is_true(lines < 300)
+    assert.matches('%[0, 0, 0, 0, 0, 0, 0, 0, 0%]', tostring(ul.zeros(9, 9)))
+  end)
+
+  it('says what functions are at the prompt', function()
+    local show = require 'ulysses.show'
+    assert.equal('ul.randn(...) -> Tensor', show(ul.randn))
+    assert.equal('x:add_(y) -> x: Tensor', show(ul.ones(1).add_))
+    assert.matches('adamw = ul.optim.adamw%(what, options%)', show(ul.optim))
+    assert.matches('^function at .*print_spec.lua:%d+$', show(function() end))
+    assert.matches('^function: builtin', show(print))
   end)
 
   it('says what a model is made of', function()

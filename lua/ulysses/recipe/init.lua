@@ -11,7 +11,13 @@ local value = require 'ulysses.recipe.value'
 ---@field train fun(cfg: table): ...
 local Recipe = {}
 Recipe.__index = Recipe
-function Recipe.__tostring(self) return ("recipe '%s'"):format(self.name) end
+function Recipe.__tostring(self)
+  local lines = { ("recipe '%s'"):format(self.name) }
+  for _, leaf in ipairs(self.leaves) do
+    lines[#lines + 1] = ('  %s=%s'):format(leaf.path, value.write(leaf.default))
+  end
+  return table.concat(lines, '\n')
+end
 
 local WIDTH = 100 -- of what is printed
 
