@@ -13,7 +13,11 @@ ffi.cdef [[
   long write(int fd, const void *buffer, unsigned long size);
 ]]
 local C = ffi.C
-local O_RDWR, O_NOCTTY, POLLIN = 2, 256, 1
+local O_RDWR, O_NOCTTY, O_CLOEXEC, POLLIN = 2, 256, 0x80000, 1
+
+-- Between what is printed and what is typed, in milliseconds, as with a person: the line editor
+-- changes the terminal's mode behind its prompt, and a key that comes before that is another.
+local PACE = 25
 
 ---@class Terminal
 local Terminal = {}
@@ -23,7 +27,8 @@ Terminal.__index = Terminal
 ---@param command string
 ---@return Terminal
 local function start(command)
-  local fd = C.posix_openpt(O_RDWR + O_NOCTTY)
+  -- a program started later must not hold it open
+  local fd = C.posix_openpt(O_RDWR + O_NOCTTY + O_CLOEXEC)
   assert(fd >= 0 and C.grantpt(fd) == 0 and C.unlockpt(fd) == 0, 'no pseudo-terminal')
   local name = ffi.string(C.ptsname(fd))
   local status = os.tmpname()
@@ -47,14 +52,17 @@ end
 
 --- Types text.
 ---@param text string
-function Terminal:type(text) C.write(self.fd, text, #text) end
+function Terminal:type(text)
+  C.poll(nil, 0, PACE)
+  C.write(self.fd, text, #text)
+end
 
 --- Waits until the output since the last match has the pattern; returns what matched, or its
 --- captures. Raises an error with the output after some seconds.
 ---@param pattern string
 ---@param seconds? number
 function Terminal:expect(pattern, seconds)
-  local deadline = os.time() + (seconds or 6)
+  local deadline = os.time() + (seconds or 20)
   while true do
     local found = { self.output:find(pattern) }
     if found[1] then

@@ -1,6 +1,7 @@
 -- repl.lua - the prompt: reads, runs and prints, also inside a loop that Ctrl-C has stopped.
 local core = require 'ulysses.core'
 local frames = require 'ulysses.frames'
+local keep_locals = require 'ulysses.keep_locals'
 local show = require 'ulysses.show'
 
 local signals, line = core.signals, core.line
@@ -14,7 +15,8 @@ local variables   -- of the frame that the prompt is in, or that failed last
 local environment -- what is typed runs in
 
 local help = [[
-what is typed is run; values of an expression are printed, and the first is kept in _
+what is typed is run; values of an expression are printed, and the first is kept in _; variables
+stay, local or not
   ?name       what a function takes, returns and does: ?matmul, ?ul.optim.adamw
   :locals     the variables where the last error was, or where the loop stands
   :continue   goes on with the loop that Ctrl-C has stopped
@@ -101,6 +103,7 @@ local function compile(text)
   if f then return loadstring('return (...)(' .. text .. '\n)', '=stdin') or f end
   local problem
   f, problem = loadstring(text, '=stdin')
+  if f then return loadstring(keep_locals(text), '=stdin') or f end
   return f, problem, ends_early(problem) or ends_early(as_value)
 end
 
