@@ -42,6 +42,7 @@ cases.unmeasured = {
   { 'Runs the loop of `add_` with another operation.', 'sub_ mul_ div_' },
   { 'Is `where` with a number.', 'masked_fill' },
   { 'Is `mul` with the same tensor twice.', 'square' },
+  { 'Is made of `mean`, `sub`, `square` and `sum`.', 'var std' },
   { 'Allocates, and fills with the kernels of `fill_`, `uniform_` and `normal_`.',
     'zero_ zeros zeros_like ones ones_like full empty empty_like rand randn randint rand_like '
       .. 'randn_like' },

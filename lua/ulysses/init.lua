@@ -3,6 +3,8 @@ local core = require 'ulysses.core'
 
 core.library(debug.getinfo(1, 'S').source:match '^(.*[/\\])' or '@./')
 
+require 'ulysses.moments' -- adds to F
+
 ---@class ulysses
 local ul = { F = core.functional }
 for _, name in ipairs {

@@ -19,6 +19,12 @@ end
 add('sum', 'sum', function(x) return x:sum() end)
 add('sum_dims', 'sum', function(x) return x:sum { 1, 3 } end, { empty = { { 3, 0, 5 } } })
 add('mean', 'mean', function(x) return x:mean(2) end)
+add('var', 'var', function(x) return x:var(2) end)
+add('var_biased', 'var', function(x) return x:var({ 1, 3 }, { unbiased = false }) end,
+    { empty = { { 3, 0, 5 } } })
+add('std', 'std', function(x) return x:std() end)
+add('std_dims', 'std', function(x) return x:std({ 1, 3 }, { keepdim = true }) end,
+    { empty = { { 3, 0, 5 } } })
 add('max', 'max', function(x) return (x:max(2)) end)
 add('min', 'min', function(x) return x:min() end, { empty = false })
 add('min_dim', 'min', function(x) return x:min(3) end)

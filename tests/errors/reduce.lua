@@ -25,7 +25,23 @@ for _, name in ipairs { 'sum', 'mean', 'logsumexp' } do
       name .. ': 4 arguments, at most 3 are known' },
   }
 end
-for _, name in ipairs { 'mean', 'logsumexp', 'softmax', 'log_softmax', 'norm' } do
+for _, name in ipairs { 'var', 'std' } do
+  cases[name] = {
+    { 'dim 0', function() x[name](x, 0) end,
+      name .. ': dim 0: dims are counted from 1, or from -1 backwards' },
+    { 'a dim it has not', function() x[name](x, 3) end, name .. ': dim 3 of a tensor with 2 dims' },
+    { 'a dim twice', function() x[name](x, { 2, -1 }) end,
+      name .. ': dim 2 of x [2, 3] is given twice' },
+    { 'an option', function() x[name](x, 1, { biased = true }) end,
+      name .. ": no option 'biased'; did you mean 'unbiased'?" },
+    { 'a number', function() x[name](x, 1, { unbiased = 1 }) end,
+      name .. ': unbiased must be a boolean, got a number' },
+    { 'an argument', function() x[name](x, 1, nil, 2) end,
+      name .. ': 4 arguments, at most 3 are known' },
+    { 'no tensor', function() F[name](1) end, name .. ': expected a tensor, got 1 (argument 1)' },
+  }
+end
+for _, name in ipairs { 'mean', 'var', 'std', 'logsumexp', 'softmax', 'log_softmax', 'norm' } do
   cases[name] = cases[name] or {}
   table.insert(cases[name], { 'integers', function() F[name](ints) end,
     name .. ': x must be f32, bf16 or f64, not i64' })

@@ -24,6 +24,29 @@ function Ops.sum(x, dims, options) end
 ---@return Tensor
 function Ops.mean(x, dims, options) end
 
+---@class MomentOptions
+---@field unbiased? boolean divide by one less than there are elements, true
+---@field keepdim? boolean leave the reduced dims, with size 1
+
+--- The variance over dims: the sum of squared differences from the mean, divided by one less than
+--- there are elements, or by their number where unbiased = false. NaN where that is 0.
+--- ```lua
+--- ul.tensor({ 1, 2, 3, 4, 5 }):var()                           --> 2.5000
+--- ul.tensor({ 1, 2, 3, 4, 5 }):var(nil, { unbiased = false })  --> 2
+--- ```
+---@param x Tensor
+---@param dims? Dims a dim or a list of them; all where it is left out
+---@param options? MomentOptions
+---@return Tensor
+function Ops.var(x, dims, options) end
+
+--- The standard deviation over dims, the root of var(). Its gradient is 0 where all are equal.
+---@param x Tensor
+---@param dims? Dims a dim or a list of them; all where it is left out
+---@param options? MomentOptions
+---@return Tensor
+function Ops.std(x, dims, options) end
+
 --- log(sum(exp(x))) over dims, without overflow.
 ---@param x Tensor
 ---@param dims? Dims a dim or a list of them; all where it is left out
