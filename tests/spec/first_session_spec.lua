@@ -1,5 +1,5 @@
--- first_session_spec.lua - what a reader of docs/guide.md types first: a model of two layers, defined
--- and trained at the prompt, stopped by Ctrl-C, and gone on with.
+-- first_session_spec.lua - what a reader of docs/guide.md types first: a model of two layers,
+-- defined and trained at the prompt, stopped by Ctrl-C, and gone on with.
 local program = require 'tests.program'
 local pty = require 'tests.pty'
 
