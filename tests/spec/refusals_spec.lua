@@ -83,6 +83,21 @@ describe('what is refused:', function()
     assert.equal('', contents())
   end)
 
+  it('values that make no model or no batch', function()
+    for setting, sentence in pairs {
+      ['seq_len=0'] = 'seq_len=0 is too small; it is 1 at least', ['batch=0'] = 'batch=0',
+      ['dtype=f16'] = "dtype='f16'; parameters are f32, bf16 or f64",
+      ['model.n_layers=0'] = 'model.n_layers=0', ['accumulate=2'] = 'accumulate=2 cuts a batch',
+      ['model.n_heads=3'] = 'model.dim=16 is no multiple of model.n_heads=3',
+      ['model.n_kv_heads=3'] = 'model.n_heads=2 is no multiple of model.n_kv_heads=3',
+      ['steps=-1'] = 'steps=%-1', ['held_out=1'] = 'held_out=1 leaves nothing', ['lr=-1'] = 'lr=%-1',
+    } do
+      local key, value = setting:match '^(.-)=(.*)$'
+      assert.matches(sentence, refused(train { [key] = value }))
+    end
+    assert.equal('', contents())
+  end)
+
   it('a script that is no Lua', function()
     local output, status = program.run 'local x = = 3'
     assert.equal("ulysses-lua: script.lua:1: unexpected symbol near '='", refused(output, status))

@@ -1,5 +1,6 @@
 -- init.lua - ul.recipe: a table of settings, a way to override its leaves, and what trains.
 local raise = require 'ulysses.raise'
+local check_limits = require 'ulysses.recipe.limits'
 local refuse = require 'ulysses.refuse'
 local source = require 'ulysses.recipe.source'
 local suggest = require 'ulysses.suggest'
@@ -359,6 +360,7 @@ function Recipe:main()
   if not self.train then raise("recipe '%s': it has no function train(cfg)", self.name) end
   print(self:describe(cfg))
   io.flush() -- before what may be refused
+  check_limits(self, cfg)
   self.train(cfg)
   return self
 end

@@ -1,0 +1,55 @@
+-- limits.lua - what settings may be that mean the same in every recipe.
+--
+-- The library refuses such values where it meets them, at a line of the recipe; who typed one at a
+-- command line is better served by the setting's name.
+local refuse = require 'ulysses.refuse'
+
+-- The least value of a number.
+local least = {
+  seq_len = 1, batch = 1, accumulate = 1, vocab = 1, dim = 1, n_layers = 1, n_heads = 1,
+  n_kv_heads = 1, head_dim = 1, ffn = 1, steps = 0, warmup = 0, save_every = 0, keep = 1,
+  log_every = 0, sample = 0, window = 0, lr = 0, weight_decay = 0, clip = 0, held_out = 0, seed = 0,
+}
+local dtypes = { f32 = true, bf16 = true, f64 = true }
+
+-- Of a model: a setting, the one that it must be a multiple of, and the one without which.
+local multiples = { { 'n_heads', 'n_kv_heads' }, { 'dim', 'n_heads', 'head_dim' } }
+
+local function check_model(name, path, model)
+  for _, rule in ipairs(multiples) do
+    local whole, part = rawget(model, rule[1]), rawget(model, rule[2])
+    local excused = rule[3] and rawget(model, rule[3])
+    if whole and part and not excused and whole % part ~= 0 then
+      refuse('%s: %s%s=%g is no multiple of %s%s=%g', name, path, rule[1], whole, path, rule[2],
+             part)
+    end
+  end
+end
+
+--- Refuses settings that no model and no batch can be made of.
+---@param recipe Recipe
+---@param cfg table
+return function(recipe, cfg)
+  local name = recipe.name
+  for path, value in recipe:each(cfg) do
+    local key = path:match '[^.]+$'
+    if type(value) == 'number' and least[key] and value < least[key] then
+      refuse('%s: %s=%g is too small; it is %g at least', name, path, value, least[key])
+    end
+    if key == 'dtype' and not dtypes[value] then
+      refuse("%s: %s='%s'; parameters are f32, bf16 or f64", name, path, tostring(value))
+    end
+    if key == 'held_out' and value >= 1 then
+      refuse('%s: %s=%g leaves nothing to learn from', name, path, value)
+    end
+  end
+  local batch, parts = rawget(cfg, 'batch'), rawget(cfg, 'accumulate')
+  if batch and parts and parts > batch then
+    refuse('%s: accumulate=%g cuts a batch of %g rows into more parts than it has', name, parts,
+           batch)
+  end
+  check_model(name, '', cfg)
+  for key, value in pairs(cfg) do
+    if type(value) == 'table' then check_model(name, key .. '.', value) end
+  end
+end
