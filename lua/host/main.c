@@ -290,10 +290,12 @@ static int run_script(lua_State *L, int argc, char **argv, int at, int interacti
         luaL_loadbuffer(L, code, strlen(code), "=ulysses-lua");
     }
     int rc = luaL_loadfile(L, name), n = argc - at - 1;
-    if (n < 0) n = 0;
-    luaL_checkstack(L, n + 4, "too many arguments");
-    for (int i = 0; i < n; i++) lua_pushstring(L, argv[at + 1 + i]);
-    if (rc == 0) return run(L, interactive ? n + 1 : n);
+    if (rc == 0) {
+        if (n < 0) n = 0;
+        luaL_checkstack(L, n + 4, "too many arguments");
+        for (int i = 0; i < n; i++) lua_pushstring(L, argv[at + 1 + i]);
+        return run(L, interactive ? n + 1 : n);
+    }
     run_loaded(L, rc, 0);
     return interactive ? run_string(L, "require('ulysses.repl').run()", NULL) : 1;
 }

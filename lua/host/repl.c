@@ -304,6 +304,17 @@ static int add_entry(lua_State *L)
     return 0;
 }
 
+/* on_error(f): f is called where an error is raised in the call of a module or another scope,
+ * before its frames are gone
+ */
+static int on_error(lua_State *L)
+{
+    luaL_checktype(L, 1, LUA_TFUNCTION);
+    lua_settop(L, 1);
+    lua_setfield(L, LUA_REGISTRYINDEX, "ulysses.on_error");
+    return 0;
+}
+
 /* is_terminal() -> whether someone types and sees the answer */
 static int is_terminal(lua_State *L)
 {
@@ -313,11 +324,9 @@ static int is_terminal(lua_State *L)
 
 void host_open_line(lua_State *L, int core)
 {
-    static const luaL_Reg functions[] = {{"open", open_line},
-                                         {"read", read_line},
-                                         {"add", add_entry},
-                                         {"is_terminal", is_terminal},
-                                         {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"open", open_line},    {"read", read_line},
+                                         {"add", add_entry},     {"is_terminal", is_terminal},
+                                         {"on_error", on_error}, {NULL, NULL}};
     lua_newtable(L);
     for (const luaL_Reg *f = functions; f->name; f++) {
         lua_pushcfunction(L, f->func);

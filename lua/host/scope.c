@@ -193,6 +193,9 @@ static int keep_traceback(lua_State *L)
     int known = lua_rawequal(L, -1, 1);
     lua_pop(L, 1);
     if (known || lua_isnil(L, 1)) return 1;
+    lua_getfield(L, LUA_REGISTRYINDEX, "ulysses.on_error"); /* see repl.c */
+    if (lua_isfunction(L, -1)) lua_pcall(L, 0, 0, 0);
+    lua_settop(L, 1);
     lua_getglobal(L, "debug");
     if (lua_istable(L, -1)) {
         lua_getfield(L, -1, "traceback");

@@ -78,9 +78,20 @@ local function update_all(self)
   end
 end
 
+local function has_gradient(self)
+  for _, entry in ipairs(self.entries) do
+    if entry.parameter.grad then return true end
+  end
+  return false
+end
+
 --- Moves every parameter that has a gradient, and clears the gradients; Ctrl-C comes before or
 --- after that. Where a gradient or the loss is not finite nothing moves, and optim.skipped is true.
 function Optimizer:step()
+  if not has_gradient(self) then
+    raise('optim:step: no parameter has a gradient; was there no backward, or was the model cast '
+          .. 'or moved by :to() after its optimizer was made?')
+  end
   self.skipped = not is_sound(self)
   if self.skipped then return self:zero_grad() end
   core.signals.hold()

@@ -4,6 +4,7 @@ local ul = require 'ulysses'
 local folder = require 'ulysses.folder'
 local log = require 'ulysses.log'
 local metrics = require 'ulysses.metrics'
+local raise = require 'ulysses.raise'
 local tensorboard = require 'ulysses.tensorboard'
 
 local nan = 0 / 0
@@ -44,6 +45,11 @@ end
 ---@param self Run
 function record.step(self)
   if not self.scope or self.recorded then return end
+  local moved = self.optim and self.optim.steps > self.before.updates and not self.on_meta
+  if moved and self.batch.is_silent and self.batch:is_silent() then
+    raise('run: the model reported no loss in step %d; its forward must return batch:mean(sum)',
+          self.step)
+  end
   local before = self.before
   local seconds, tokens = core.system.clock() - self.began, self.batch.inputs:numel()
   local flops = ul.flops() - before.flops

@@ -13,6 +13,7 @@ local QUIT = setmetatable({}, { __tostring = function() return 'quit' end })
 local started, editable, terminal = false, false, false
 local variables   -- of the frame that the prompt is in, or that failed last
 local environment -- what is typed runs in
+local raised_in   -- variables where the last error was that has left a module's call or a scope
 
 local help = [[
 what is typed is run; values of an expression are printed, and the first is kept in _; variables
@@ -63,11 +64,12 @@ local function on_error(problem)
     text = tostring(problem)
   end
   text = text or ('(the error is a %s: %s)'):format(type(problem), tostring(problem))
-  variables = frames.snapshot() or variables
   local registry = debug.getregistry()
   if rawequal(registry['ulysses.error'], problem) and registry['ulysses.traceback'] then
+    variables = raised_in or variables
     return frames.trim(text .. registry['ulysses.traceback'])
   end
+  variables = frames.snapshot() or variables
   return frames.trim(debug.traceback(text, 2))
 end
 
@@ -100,7 +102,10 @@ local function ends_early(problem) return problem and problem:find "near '<eof>'
 local function compile(text)
   text = text:gsub('^%s*=', '')
   local f, as_value = loadstring('return ' .. text, '=stdin')
-  if f then return loadstring('return (...)(' .. text .. '\n)', '=stdin') or f end
+  if f then
+    return loadstring('return (...)(' .. text .. ')', '=stdin')
+      or loadstring('return (...)(' .. text .. '\n)', '=stdin') or f -- it ends with a comment
+  end
   local problem
   f, problem = loadstring(text, '=stdin')
   if f then return loadstring(keep_locals(text), '=stdin') or f end
@@ -193,6 +198,8 @@ local function session(prompt, inside)
     end
     if text == false then
       if terminal then say '^C' end
+    elseif text:find '^%s*exit%s*$' or text:find '^%s*quit%s*$' then
+      return QUIT
     elseif text:find '%S' then
       line.add(text)
       local result
@@ -269,6 +276,7 @@ function repl.start()
   started = true
   terminal = core.line.is_terminal()
   raise_after_commands()
+  line.on_error(function() raised_in = frames.snapshot() end)
   signals.prompt(true, 0, 0)
 end
 

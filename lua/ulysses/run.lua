@@ -133,6 +133,9 @@ end
 ---@param n integer how many steps there are to be in all
 ---@return fun(): integer?, table?
 function Run:steps(n)
+  if type(n) ~= 'number' or n < 0 or n ~= math.floor(n) then
+    raise('run:steps: expected how many steps there are to be in all, got %s', tostring(n))
+  end
   leave_step(self)
   self.last = self.on_meta and math.min(n, META_STEPS) or n
   if not self.begun then begin(self) end
@@ -186,6 +189,9 @@ end
 ---@return number loss NaN where there is no label
 ---@return number perplexity
 function Run:eval(data)
+  if type(data) ~= 'table' or not data.once then
+    raise 'run:eval: expected what :batch() returns, as text:pack(seq_len):batch(n)'
+  end
   record.step(self)
   if self.on_meta then return nan, nan end
   local sum, count, random = 0, 0, { ul.random_state() }
@@ -206,12 +212,13 @@ function Run:eval(data)
 end
 
 --- Text that the model writes behind `prompt`; the record gets it too. Options as for ul.generate;
---- without a seed the step is the seed.
+--- without a seed the step is the seed. On meta there is none.
 ---@param prompt string
 ---@param given table?
 ---@return string
 function Run:sample(prompt, given)
   record.step(self)
+  if self.on_meta then return '' end
   local how = { seed = self.step }
   for key, value in pairs(given or {}) do how[key] = value end
   local text = ul.generate(self.model, prompt, how)
@@ -219,10 +226,10 @@ function Run:sample(prompt, given)
   return text
 end
 
---- Writes the page about the run, runs/x/report.html.
----@return string path
+--- Writes the page about the run, runs/x/report.html; nil where there is no folder.
+---@return string|nil path
 function Run:report()
-  if not self.dir then raise 'run:report: the run has no folder; give ul.run a dir' end
+  if not self.dir then return nil end
   record.step(self)
   return require('ulysses.report').write(self.dir)
 end

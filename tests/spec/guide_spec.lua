@@ -1,8 +1,9 @@
 -- guide_spec.lua - the programs of docs/guide.md run, one after the other.
-local recipe = require 'recipes.llama3'
 
--- What a reader has at hand: a text, a model; and what would take long here.
-local replaced = { ['text/*.gz'] = 'docs/*.md', ['300'] = '3', ['1024'] = '64' }
+local program = require 'tests.program'
+
+-- What would take long here.
+local replaced = { ['ul.data.sample()'] = "'docs/*.md'", ['300'] = '3', ['1024'] = '64' }
 
 local function blocks()
   local file, list = assert(io.open 'docs/guide.md'), {}
@@ -18,22 +19,34 @@ local function blocks()
 end
 
 describe('guide', function()
-  local ul = require 'ulysses'
   local reader = setmetatable({ print = function() end }, { __index = _G })
 
   for i, block in ipairs(blocks()) do
     it('runs program ' .. i, function()
-      if block:find 'return batch:mean' then
-        assert(loadstring(block))
-        return
-      end
-      if block:find 'ul.run' then
-        local settings = recipe:configure {
-          model = { dim = 32, n_layers = 1, n_heads = 4, n_kv_heads = 2, ffn = 48 },
-        }
-        reader.model, reader.F = recipe.model(settings.model), ul.F
-      end
       setfenv(assert(loadstring(block)), reader)()
     end)
   end
+
+  it('has a recipe that is whole', function()
+    if not program.path then pending 'no program beside the module' end
+    local folder = os.tmpname()
+    finally(function() os.execute('rm -rf ' .. folder) end)
+    os.remove(folder)
+    os.execute('mkdir ' .. folder)
+    local text = io.open('docs/guide.md'):read '*a'
+    local file = io.open(folder .. '/mine.lua', 'w')
+    file:write(text:match '```lua\n([^`]-return recipe:main%(%)\n)```', '')
+    file:close()
+    local here = io.popen('pwd'):read '*l'
+    local path = program.path:sub(1, 1) == '/' and program.path or here .. '/' .. program.path
+    local command = ("cd '%s' && '%s' %%s mine.lua steps=3 'data=%s/docs/*.md'"):format(
+      folder, path, here)
+    local output, status = program.shell(command:format '')
+    assert.equal(0, status, output)
+    assert.matches('step 3/3  loss', output)
+    assert.is_not_nil(io.open(folder .. '/runs/mine/report.html'))
+    output, status = program.shell(command:format '--device meta')
+    assert.equal(0, status, output)
+    assert.matches('plan: ', output)
+  end)
 end)

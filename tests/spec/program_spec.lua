@@ -68,6 +68,8 @@ describe('ulysses-lua', function()
     assert.equal('true\n', (shell "$P -O1 -e 'print((jit.status()))'"))
     assert.equal('1\n', (shell "$P --threads 1 -e 'print(require(\"ulysses\").threads())'"))
     assert.matches('^ulysses%-lua %d.*LuaJIT', (shell '$P --version'))
+    assert.same({ 'ulysses-lua: cannot open nothing.lua: No such file or directory\n', 1 },
+                { shell '$P nothing.lua steps=3' })
     assert.matches('^usage:', (shell '$P --help'))
     for wrong in ('--threads 0;--threads;-e;-l;-j;--nonsense;-e x='):gmatch '[^;]+' do
       local output, status = shell('$P ' .. wrong .. ' </dev/null')

@@ -128,6 +128,10 @@ describe('the prompt', function()
     assert.matches("in function 'f'", answer 'function f(a) local b = a + 1; return a.x.y end f(5)')
     assert.equal('a = 5\nb = 6\n', answer ':locals')
     assert.equal('6\n', answer 'b')
+    answer 'N = nn.class "N"'
+    answer 'function N:forward() local inner = 7 local y = ul.ones(2):matmul(3) return y end'
+    assert.matches('matmul', answer 'N()()')
+    assert.equal('7\n', answer 'inner')
   end)
 
   it('comes back at Ctrl-C', function()

@@ -141,6 +141,21 @@ describe('training', function()
                 { rate(850), rate(9386), rate(12900), rate(180388), rate(1.2e6) })
   end)
 
+  it('is refused where no loss is reported, or nothing has a gradient', function()
+    local model = new_model()
+    local optim = ul.optim.adamw(model, { lr = 1e-2 })
+    local run = ul.run { model = model, optim = optim, data = rows(8, 1, text), log_every = 0 }
+    assert.error_matches(function()
+      for _, batch in run:steps(2) do
+        model:logits(batch.inputs):sum():backward()
+        optim:step()
+      end
+    end, 'reported no loss in step 1; its forward must return batch:mean')
+    model:to 'bf16' -- what the optimizer has is no part of the model any more
+    model:logits(rows(8, 1, text):at(1).inputs):sum():backward()
+    assert.error_matches(function() optim:step() end, 'no parameter has a gradient')
+  end)
+
   it('prints the first step, the last, and every so many', function()
     local lines = printed(function()
       local run = ul.run { model = new_model(), data = rows(8, 1, text), log_every = 3 }
@@ -261,7 +276,9 @@ describe('training', function()
         optim:step()
         run:save()
       end
-      assert.is_true(run:eval {} ~= run:eval {}) -- NaN
+      local loss = run:eval(rows(32, 4, text))
+      assert.is_true(loss ~= loss) -- NaN
+      assert.same({ '', nil }, { run:sample 'x', (run:report()) })
     end)
     assert.equal(1, #lines)
     assert.matches('^plan: [%d.]+ k parameters; a step of 128 tokens takes [%d.]+ .?B at its peak '

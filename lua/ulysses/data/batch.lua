@@ -133,6 +133,12 @@ function Batch:mean(sum)
   return loss
 end
 
+--- Whether no loss was reported although there was one to report.
+---@return boolean
+function Batch:is_silent()
+  return #self.losses == 0 and self.losses.total == nil and self.denominator > 0
+end
+
 --- The step's loss: what was reported so far, NaN on meta. Reading it ends the reports.
 ---@return number
 function Batch:loss()

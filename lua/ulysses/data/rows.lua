@@ -78,6 +78,9 @@ end
 --- may begin anywhere.
 ---@param k integer
 function Rows:at(k)
+  if type(k) ~= 'number' or k < 1 or k ~= math.floor(k) then
+    raise('at: batches count from 1, got %s', tostring(k))
+  end
   check(self, 'at')
   local rows = {}
   for b = 1, self.size do rows[b] = row_in_sequence(self, (k - 1) * self.size + b - 1) end
