@@ -15,6 +15,7 @@
  * damage them; under ASan free memory and 64 bytes after each block are poisoned.
  */
 #define _GNU_SOURCE
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -167,6 +168,36 @@ static int64_t machine_bytes(void)
     return (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
 }
 
+/* The number behind `name` in a file of the kernel's, or -1. */
+static int64_t number_in(const char *path, const char *name)
+{
+    FILE *file = fopen(path, "r");
+    if (!file) return -1;
+    char line[128];
+    long long value = -1;
+    size_t length = strlen(name);
+    while (value < 0 && fgets(line, sizeof line, file))
+        if (!strncmp(line, name, length) && sscanf(line + length, "%lld", &value) != 1) value = -1;
+    fclose(file);
+    return value;
+}
+
+/* What could still be had without the system having to end a program for it: neither this machine
+ * nor the container that it may be has more. A 64th stays for others.
+ */
+static int64_t available_bytes(void)
+{
+    int64_t machine = machine_bytes(), kilobytes = number_in("/proc/meminfo", "MemAvailable:");
+    int64_t most = number_in("/sys/fs/cgroup/memory.max", "");
+    int64_t available = kilobytes < 0 ? machine : kilobytes * 1024;
+    if (most > 0) {
+        int64_t current = number_in("/sys/fs/cgroup/memory.current", "");
+        if (current >= 0 && most - current < available) available = most - current;
+    }
+    available -= machine / 64;
+    return available > 0 ? available : 0;
+}
+
 static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 /* So many addresses from a huge page on, without memory; NULL where there are none. They lie far
@@ -289,10 +320,11 @@ static void release(int64_t enough)
 /* Puts memory behind the first `bytes` of b, which is in no bin; 0 where that is too much. */
 static int hold(const block *b, int64_t bytes)
 {
-    int64_t first, end, more = 0, limit = ul__arena_limit(), most = arena.in_use + bytes;
+    int64_t first, end, more = 0, most = arena.in_use + bytes;
     pages_of(b, bytes, 0, &first, &end);
     for (int64_t page = first; page < end; page++) more += b->home->held[page] ? 0 : HUGE_PAGE;
     if (more == 0) return 1;
+    int64_t limit = ul__arena_limit();
     if (most < arena.most_in_use) most = arena.most_in_use;
     most += most / idle_part + idle_bytes;
     if (most > limit) most = limit;
@@ -327,7 +359,7 @@ static void split(block *b, int64_t bytes)
 
 void *ul__arena_alloc(int64_t bytes)
 {
-    if (bytes > ul__arena_limit()) return NULL;
+    if (bytes > (arena.limit ? arena.limit : machine_bytes())) return NULL;
     if (2 * (arena.table_used + 1) > arena.table_size && !table_grow()) return NULL;
     int64_t wanted = round_up(bytes + GUARD, ALIGN);
     int small = wanted <= small_limit;
@@ -380,7 +412,7 @@ void ul__arena_free(void *data)
 void ul__arena_trim(void) { release(0); }
 
 void ul__arena_set_limit(int64_t bytes) { arena.limit = bytes; }
-int64_t ul__arena_limit(void) { return arena.limit ? arena.limit : machine_bytes(); }
+int64_t ul__arena_limit(void) { return arena.limit ? arena.limit : arena.held + available_bytes(); }
 
 void ul__arena_stats(int64_t *cached, int64_t *system_allocations)
 {

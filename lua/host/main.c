@@ -1,4 +1,5 @@
 /* main.c - the program ulysses-lua: luajit's command line, and where require finds ulysses. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -300,8 +301,18 @@ static int run_script(lua_State *L, int argc, char **argv, int at, int interacti
     return interactive ? run_string(L, "require('ulysses.repl').run()", NULL) : 1;
 }
 
+/* A file that is opened where standard output was closed would get what is printed. */
+static void open_standard_files(void)
+{
+    int fd;
+    do fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0) close(fd);
+}
+
 int main(int argc, char **argv)
 {
+    open_standard_files();
     lua_State *L = luaL_newstate();
     if (!L) {
         fputs("ulysses-lua: out of memory\n", stderr);

@@ -124,13 +124,14 @@ local function print_warning(sentence) io.stderr:write(sentence, '\n') end
 --- all are damaged, or belong to another model, it refuses. With an optimizer the run goes on:
 --- random numbers too continue where they were.
 ---@param dir string
----@param given { model: table?, optim: table?, warn: fun(sentence: string)? }?
+---@param given { model: table?, optim: table?, random: boolean?,
+---  warn: fun(sentence: string)? }?
 ---@return table? state what save was given, with `step`; nil where there is no checkpoint. NaN and
 ---infinities come back as NaN.
 function checkpoint.load(dir, given)
   dir = check_dir('checkpoint.load', dir)
   local read = options.read('checkpoint.load', given, {
-    model = options.none, optim = options.none, warn = print_warning,
+    model = options.none, optim = options.none, random = false, warn = print_warning,
   })
   if read.optim and not manifest.exists(dir) then folder.tidy(dir) end
   local paths = candidates(dir)

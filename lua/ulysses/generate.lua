@@ -59,7 +59,8 @@ local function forbid(logits, tokenizer)
 end
 
 local function next_token(model, tokens, how, u)
-  local context = { unpack(tokens, math.max(1, #tokens - how.context + 1)) }
+  local context = {}
+  for i = math.max(1, #tokens - how.context + 1), #tokens do context[#context + 1] = tokens[i] end
   local inputs = ul.tensor({ context }, { dtype = 'i64' })
   local parameter = model.parameters and model:parameters()[1]
   if parameter then inputs = inputs:to(parameter:device()) end

@@ -19,8 +19,8 @@ local function each(path, visit)
   for line in (size > 0 and file:lines() or function() end) do
     at = at + #line + 1
     local record = at <= size and json.decode(line)
-    if type(record) ~= 'table' or type(record.step) ~= 'number' then break end
-    if visit(record, at) == false then break end
+    local whole = type(record) == 'table' and type(record.step) == 'number'
+    if whole and visit(record, at) == false then break end
   end
   file:close()
   return size
@@ -44,15 +44,24 @@ local function open(path, step, visit)
   end
   local file, why = io.open(path, 'ab')
   if not file then refuse("cannot write '%s': %s", path, (why:gsub('^.*: ', ''))) end
-  return setmetatable({ path = path, file = file }, Lines)
+  return setmetatable({ path = path, file = file, size = keep }, Lines)
 end
 
 --- Writes a line; it is in the system's hands when this returns.
 ---@param record table with its step; a number that is not finite becomes null
 function Lines:write(record)
-  local ok, why = self.file:write(json.encode(record), '\n')
+  local line = json.encode(record) .. '\n'
+  local ok, why = self.file:write(line)
   if ok then ok, why = self.file:flush() end
-  if not ok then refuse("cannot write '%s': %s", self.path, (why:gsub('^.*: ', ''))) end
+  if ok then
+    self.size = self.size + #line
+    return
+  end
+  -- Half a line must not stay for the next one to be joined to.
+  self.file:close()
+  core.system.cut_file(self.path, self.size)
+  self.file = io.open(self.path, 'ab') or self.file
+  refuse("cannot write '%s': %s", self.path, (why:gsub('^.*: ', '')))
 end
 
 -- Compiled code that finds flush() failing calls it once more, and that succeeds: nothing is left.

@@ -69,8 +69,8 @@ function record.step(self)
     self.bad = bad and before.bad + 1 or 0
     if not bad then self.last_good = self.step end
   end
-  write(self, values)
   self.recorded = true
+  write(self, values)
   show(self, values)
 end
 
@@ -81,6 +81,10 @@ function record.add(self, values)
   local fresh = { step = self.step }
   for name, value in pairs(values) do
     if ul.is_tensor(value) then value = value:device() == 'meta' and nan or value:item() end
+    if type(value) ~= 'number' and type(value) ~= 'boolean' then
+      raise('run:log: %s must be a number, a boolean or a tensor of one element, got a %s',
+            tostring(name), type(value))
+    end
     self.given[name], fresh[name] = value, value
   end
   if self.recorded then write(self, fresh) end

@@ -39,7 +39,7 @@ end
 -- make another run of it: refused.
 local function take_up(run)
   local state = checkpoint.load(run.dir, {
-    model = run.model, optim = run.optim,
+    model = run.model, optim = run.optim, random = true,
     warn = function(sentence) log.say('%s', sentence) end,
   })
   if not state then return end
@@ -49,7 +49,7 @@ local function take_up(run)
   end
   run.step, run.taken, run.resumed, run.saved = state.step, state.step, state.step, state.step
   run.saved_path = ('%s/step-%d'):format(run.dir, state.step)
-  run.last_good = state.step
+  run.bad, run.last_good = state.bad or 0, state.last_good or state.step
   run.tokens, run.seconds = state.tokens or 0, state.seconds or 0
   run.changes = run.config and changes(checkpoint.config(run.dir), run.config) or {}
 end

@@ -76,6 +76,17 @@ local function begin_step(self)
   self.batch = self.data:at(self.step)
 end
 
+-- Whether the step at work is over but for its end: a loss and a rate are known from then on.
+local function is_done(self)
+  if self.optim then return stop.has_updated(self) or self.optim.skipped end
+  return not (self.batch.is_silent and self.batch:is_silent())
+end
+
+-- Writes down the step before what is said of it.
+local function note_step(self)
+  if self.scope and is_done(self) then record.step(self) end
+end
+
 local function close_step(self)
   ul.scope_end(self.scope)
   self.scope, self.batch = nil, nil
@@ -120,7 +131,7 @@ end
 local function finish(self)
   stop.watch(self, false)
   if self.dir then
-    self:save()
+    self:save_now()
     record.describe(self)
   end
   log.leave()
@@ -160,19 +171,29 @@ end
 -- ---- checkpoints ----
 
 --- Saves the run in its folder, so that it can go on behind this step; what was saved before stays
---- until then. Where there is no folder, it does nothing. A step that was skipped is no state to go
---- on from: then the next good one is saved.
+--- until then. Where there is no folder, it does nothing. Before a step's update, and after a step
+--- that was skipped, it is put off to the end of the next good one.
 ---@return string|nil path
 function Run:save()
   if not self.dir or not self.begun then return nil end
-  record.step(self)
-  self.save_due = self.bad > 0
+  note_step(self)
+  self.save_due = self.bad > 0 or self.scope ~= nil and not is_done(self)
   if self.save_due then return nil end
+  return self:save_now()
+end
+
+--- The same where the run ends, after a skipped step too: the weights are those of the last good
+--- one, and the run goes on behind the skipped one.
+---@return string|nil path
+function Run:save_now()
+  if not self.dir or not self.begun then return nil end
+  note_step(self)
   if self.saved == self.step then return self.saved_path end
   core.signals.hold()
   local ok, path = pcall(checkpoint.save, self.dir, self.step, {
     model = self.model, optim = self.optim, config = self.config, keep = self.keep,
-    state = { data = resume.fingerprint(self.data), tokens = self.tokens, seconds = self.seconds },
+    state = { data = resume.fingerprint(self.data), tokens = self.tokens, seconds = self.seconds,
+              bad = self.bad, last_good = self.last_good },
   })
   if ok then self.saved, self.saved_path = self.step, path end
   core.signals.release()
@@ -192,7 +213,7 @@ function Run:eval(data)
   if type(data) ~= 'table' or not data.once then
     raise 'run:eval: expected what :batch() returns, as text:pack(seq_len):batch(n)'
   end
-  record.step(self)
+  note_step(self)
   if self.on_meta then return nan, nan end
   local sum, count, random = 0, 0, { ul.random_state() }
   local function add(batch)
@@ -217,7 +238,7 @@ end
 ---@param given table?
 ---@return string
 function Run:sample(prompt, given)
-  record.step(self)
+  note_step(self)
   if self.on_meta then return '' end
   local how = { seed = self.step }
   for key, value in pairs(given or {}) do how[key] = value end
@@ -230,7 +251,7 @@ end
 ---@return string|nil path
 function Run:report()
   if not self.dir then return nil end
-  record.step(self)
+  note_step(self)
   return require('ulysses.report').write(self.dir)
 end
 

@@ -54,7 +54,7 @@ function stop.where_nothing_is_learnt(run)
 end
 
 local function save_and_leave(run, what)
-  local path = run:save()
+  local path = run:save_now()
   log.leave()
   local done = ('%s after step %d of %d'):format(
     what == 'terminate' and 'terminated' or 'interrupted', run.step, run.last)
@@ -76,7 +76,11 @@ function stop.where_asked_to(run)
   local there, repl = pcall(require, 'ulysses.repl')
   if what == 'interrupt' and there and repl.available() then
     log.leave()
-    return repl.inside(('interrupted after step %d of %d'):format(run.step, run.last))
+    local left, problem = pcall(repl.inside, ('interrupted after step %d of %d'):format(
+      run.step, run.last))
+    if left then return end
+    run:save_now() -- the loop is left, and perhaps the program
+    error(problem, 0)
   end
   save_and_leave(run, what)
 end

@@ -123,7 +123,7 @@ describe('metrics', function()
     for _, case in ipairs {
       { three, 9, { 1, 2, 3 } }, { three, 2, { 1, 2 } }, { three, 0, {} },
       { three .. '{"step":4', 9, { 1, 2, 3 } }, { three .. '{"step":4}', 9, { 1, 2, 3 } },
-      { three .. '\n{"step":4}\n', 9, { 1, 2, 3 } }, { '', 5, {} }, { 'x', 5, {} },
+      { three .. 'x\n{"step":4}\n', 9, { 1, 2, 3, 4 } }, { '', 5, {} }, { 'x', 5, {} },
     } do
       write(case[1])
       local seen = 0

@@ -90,7 +90,7 @@ describe('what is refused:', function()
       ['model.n_layers=0'] = 'model.n_layers=0', ['accumulate=2'] = 'accumulate=2 cuts a batch',
       ['model.n_heads=3'] = 'model.dim=16 is no multiple of model.n_heads=3',
       ['model.n_kv_heads=3'] = 'model.n_heads=2 is no multiple of model.n_kv_heads=3',
-      ['steps=-1'] = 'steps=%-1', ['held_out=1'] = 'held_out=1 leaves nothing',
+      ['steps=0'] = 'steps=0', ['held_out=1'] = 'held_out=1 leaves nothing',
       ['lr=-1'] = 'lr=%-1',
     } do
       local key, value = setting:match '^(.-)=(.*)$'

@@ -57,6 +57,8 @@ describe('the prompt', function()
     assert.equal('', answer 'for i = 1, 2 do local inner = i end')
     assert.equal('nil\n', answer 'inner')
     assert.equal("local s\n", answer "'local s'")
+    assert.equal('', answer 'local type, other = 1, 2')
+    assert.equal('2\n', answer '1 + 1')
     assert.equal('nil\n', answer 'nothing')
     assert.equal('tensor [2] f32 cpu\n[1, 1]\n', answer 'ul.ones(2)')
     assert.equal("{ 1, { 2 }, a = 'b', c = { d = true } }\n",

@@ -156,6 +156,25 @@ describe('training', function()
     assert.error_matches(function() optim:step() end, 'no parameter has a gradient')
   end)
 
+  it('records a step whole, whatever is asked of the run before its update', function()
+    local function losses(ask)
+      local model = new_model():init_weights { seed = 1 }
+      local optim = ul.optim.adamw(model, { lr = 1e-2 })
+      local data = rows(8, 1, text)
+      local run = ul.run { model = model, optim = optim, data = data, log_every = 0 }
+      for _, batch in run:steps(3) do
+        if ask then
+          run:eval(rows(32, 4, text))
+          run:save()
+        end
+        model(batch):backward()
+        optim:step()
+      end
+      return run.losses
+    end
+    assert.same(losses(false), losses(true))
+  end)
+
   it('prints the first step, the last, and every so many', function()
     local lines = printed(function()
       local run = ul.run { model = new_model(), data = rows(8, 1, text), log_every = 3 }

@@ -79,7 +79,12 @@ function folder.finish(dir, name)
   end
   ok, sentence = core.folder_sync(dir)
   if ok then ok, sentence = core.path_remove(path .. '.old') end
-  if ok then ok, sentence = core.file_point(dir .. '/latest', name) end
+  if not ok then return nil, sentence end
+  ok, sentence = core.file_point(dir .. '/latest', name)
+  if not ok and sentence:find 'Is a directory' then -- in a copy that has followed the link
+    core.path_remove(dir .. '/latest')
+    ok, sentence = core.file_point(dir .. '/latest', name)
+  end
   return ok, sentence
 end
 

@@ -136,8 +136,8 @@ return function(path, content, given)
       if optim then fill(path, 'optimizer state', optim, content.tensors.optimizer, open) end
     end)
   end)
-  if given.optim then
-    given.optim.steps = trainer.optimizer.steps
+  if given.optim then given.optim.steps = trainer.optimizer.steps end
+  if given.optim or given.random then
     core.set_random_state(trainer.random.seed, trainer.random.next)
   end
   local state = without_null(trainer.state)

@@ -20,8 +20,9 @@ local tokenizers = { bytes = require 'ulysses.data.bytes' }
 --- The documents, as strings.
 ---@return string[]
 function Text:documents()
-  if self.texts then return { unpack(self.texts) } end
   local list = {}
+  for i, text in ipairs(self.texts or {}) do list[i] = text end
+  if self.texts then return list end
   for i, path in ipairs(self.paths) do
     local bytes = files.read(path)
     list[i] = bytes:tostring()
