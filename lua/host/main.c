@@ -9,6 +9,8 @@
 #include <lua.h>
 #include <lualib.h>
 
+#include "ranks.h"
+
 static const char *const usage =
     "usage: ulysses-lua [options] [script.lua [arguments]]    (no script: the prompt)\n"
     "  -e STATEMENT   run a statement first (any number of times)\n"
@@ -18,6 +20,8 @@ static const char *const usage =
     "  -O LEVEL       optimisations of the compiler\n"
     "  -              read the script from standard input\n"
     "  --device NAME  where tensors are made: cpu (default), or meta: shapes and sizes only\n"
+    "  --ranks N      run the script on N ranks, on --hosts a:4,b:4 or all on this one;\n"
+    "                 UL_RANK_OUTPUT=all: with the output of all of them\n"
     "  --report DIR   write the page about the run in a folder, and print where it is\n"
     "  --threads N    threads for kernels (default: UL_THREADS, else all CPUs)\n"
     "  -v, --version  print versions\n"
@@ -86,8 +90,7 @@ static int run(lua_State *L, int n)
     leave_line(L);
     if (lua_isstring(L, -1)) trim_traceback(L);
     const char *text = lua_tostring(L, -1);
-    if (!lua_isnil(L, -1))
-        fprintf(stderr, "ulysses-lua: %s\n", text ? text : "(the error is no string)");
+    if (!lua_isnil(L, -1)) ranks_complain("%s", text ? text : "(the error is no string)");
     lua_pop(L, 1);
     return 1;
 }
@@ -95,7 +98,7 @@ static int run(lua_State *L, int n)
 static int run_loaded(lua_State *L, int rc, int n)
 {
     if (rc == 0) return run(L, n);
-    fprintf(stderr, "ulysses-lua: %s\n", lua_tostring(L, -1));
+    ranks_complain("%s", lua_tostring(L, -1));
     return 1;
 }
 
@@ -171,8 +174,8 @@ static int set_threads(lua_State *L, const char *text)
     char *end = NULL;
     long n = text ? strtol(text, &end, 10) : 0;
     if (!text || end == text || *end || n < 1 || n > 256) {
-        fprintf(stderr, "ulysses-lua: --threads needs a number from 1 to 256%s%s\n",
-                text ? ", not " : "", text ? text : "");
+        ranks_complain("--threads needs a number from 1 to 256%s%s", text ? ", not " : "",
+                       text ? text : "");
         return 1;
     }
     return run_string(L, "require('ulysses.core').threads(tonumber((...)))", text);
@@ -201,7 +204,7 @@ static int compiler_option(lua_State *L, const char *option, const char *text)
 
 static int missing(const char *option, const char *what)
 {
-    fprintf(stderr, "ulysses-lua: %s needs a %s\n", option, what);
+    ranks_complain("%s needs a %s", option, what);
     return 1;
 }
 
@@ -219,15 +222,15 @@ static int set_device(lua_State *L, const char *name)
 static int no_option(lua_State *L, const char *option)
 {
     lua_settop(L, 0);
-    const char *code = "local options = {}\n"
-                       "for option in ([[-e -i -l -j -O -v -h --device --report --threads --version"
-                       " --help]]):gmatch '%S+' do options[#options + 1] = option end\n"
-                       "return require 'ulysses.suggest'((...), options)";
+    const char *code =
+        "local options = {}\n"
+        "for option in ([[-e -i -l -j -O -v -h --device --hosts --ranks --report --threads"
+        " --version --help]]):gmatch '%S+' do options[#options + 1] = option end\n"
+        "return require 'ulysses.suggest'((...), options)";
     int ok = luaL_loadstring(L, code) == 0;
     lua_pushstring(L, option);
     ok = ok && lua_pcall(L, 1, 1, 0) == 0;
-    fprintf(stderr, "ulysses-lua: no option '%s'%s (--help lists them)\n", option,
-            ok ? lua_tostring(L, -1) : "");
+    ranks_complain("no option '%s'%s (--help lists them)", option, ok ? lua_tostring(L, -1) : "");
     return 1;
 }
 
@@ -313,15 +316,18 @@ static void open_standard_files(void)
 int main(int argc, char **argv)
 {
     open_standard_files();
+    int status = ranks_start(argv);
+    if (status >= 0) return status;
+    for (argc = 0; argv[argc];) argc++; /* some may have been taken out */
     lua_State *L = luaL_newstate();
     if (!L) {
-        fputs("ulysses-lua: out of memory\n", stderr);
+        ranks_complain("out of memory");
         return 1;
     }
     open_ulysses(L);
     int at = 1, did_something = 0, interactive = 0;
     set_arg(L, argc, argv, argc);
-    int status = options(L, argv, &at, &did_something, &interactive);
+    status = options(L, argv, &at, &did_something, &interactive);
     if (status < 0 && argv[at] && !strcmp(argv[at], "test"))
         status = run_tests(L, argc, argv, at);
     else if (status < 0 && !argv[at] && (interactive || (!did_something && isatty(STDIN_FILENO))))

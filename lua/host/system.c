@@ -33,11 +33,14 @@ static int monotonic(lua_State *L)
     return 1;
 }
 
-/* columns() -> how many the terminal has that standard output is; nil where it is none */
+/* columns() -> how many the terminal has that standard output is; nil where it is none.
+ * mpirun gives ranks a terminal; the front process tells them whether there is one.
+ */
 static int columns(lua_State *L)
 {
     struct winsize size = {0};
-    if (!isatty(STDOUT_FILENO)) return 0;
+    const char *front = getenv("UL_RANK_TERMINAL");
+    if (!isatty(STDOUT_FILENO) || (front && !strcmp(front, "0"))) return 0;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0) size.ws_col = 80;
     lua_pushinteger(L, size.ws_col);
     return 1;
