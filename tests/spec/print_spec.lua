@@ -54,6 +54,7 @@ describe('print', function()
   it('says what an optimizer moves, and how', function()
     local model = ul.nn.Linear(2, 3, { bias = true }):freeze 'bias'
     local optim = ul.optim.adamw(model)
+    model(ul.ones(1, 2)):sum():backward()
     optim:step()
     assert.equal('adamw of 2 parameters (9 numbers, 3 frozen): lr 0.001, betas 0.9 0.95, '
                  .. 'weight_decay 0.1, 1 step', tostring(optim))
