@@ -10,7 +10,7 @@
 #include "check.h"
 #include "ulysses.h"
 
-static char folder[] = "/tmp/ulysses-io-XXXXXX";
+static char folder[160];
 
 /* The path of a file in the folder; one of four buffers in turn. */
 static const char *in_folder(const char *name)
@@ -163,6 +163,8 @@ static void rows_land_where_they_belong(void)
 
 int main(void)
 {
+    const char *parent = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/ulysses-io-XXXXXX", parent && *parent ? parent : P_tmpdir);
     if (!mkdtemp(folder)) return 1;
     RUN(a_file_is_summed_as_it_is_written);
     RUN(a_limit_on_files_is_an_error_and_no_signal);
