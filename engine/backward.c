@@ -370,11 +370,15 @@ static int seed_loss(ul_tensor *loss, ul_tensor *seed)
     return rc;
 }
 
+static int64_t passes;
+int64_t ul_backward_passes(void) { return passes; }
+
 int ul_backward_all(ul_tensor *const *losses, ul_tensor *const *seeds, int n, int retain)
 {
     ul_tape *tape = &ul__tape;
     int64_t top = -1, floor = tape->depth ? tape->floor : 0;
     int rc = UL_OK;
+    passes++;
     for (int i = 0; i < n && rc == UL_OK; i++) {
         ul_variable *v = losses[i]->variable;
         if (n > 1 && seeds && !seeds[i]) continue;

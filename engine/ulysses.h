@@ -98,6 +98,8 @@ int ul_set_isa(const char *name);
  * that would have run.
  */
 double ul_flops(void);
+/* How many backward passes have begun so far. */
+int64_t ul_backward_passes(void);
 /* FLOP/s that the cpu's threads reach at best on that dtype (floats), measured for some 10 ms. */
 double ul_peak_flops(ul_dtype dtype);
 

@@ -14,6 +14,8 @@ local recipe = ul.recipe 'llama3' {
   held_out = 0.05,                 -- the share of the text, at its end, kept for the test
   seq_len = 256, batch = 4,        -- tokens in a row; rows in a step
   accumulate = 1,                  -- parts that a step is done in, to save memory
+  sp = 1,                          -- ranks that share each sequence (--ranks); others share rows
+  ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
   steps = 800, lr = 1.4e-3,
   warmup = 50,                     -- steps in which lr rises; then it falls to a tenth
   clip = 1.0,                      -- the largest norm of a step's gradient
@@ -26,19 +28,19 @@ local recipe = ul.recipe 'llama3' {
 }
 
 local Attention = nn.class 'Attention'
-function Attention:init(c)
-  self.head_dim = c.dim / c.n_heads
+function Attention:init(c, mesh)
+  self.head_dim, self.mesh = c.dim / c.n_heads, mesh
   self.wq = nn.Linear(c.dim, c.n_heads * self.head_dim)
   self.wk = nn.Linear(c.dim, c.n_kv_heads * self.head_dim)
   self.wv = nn.Linear(c.dim, c.n_kv_heads * self.head_dim)
   self.wo = nn.Linear(c.n_heads * self.head_dim, c.dim, { std = 0.02 / math.sqrt(2 * c.n_layers) })
 end
 function Attention:forward(x, rope, docs)
-  local B, T = x:size()
+  local B, T = x:size()                      -- T: this rank's tokens of each row
   local q = F.rope(self.wq(x):view(B, T, -1, self.head_dim), rope)
   local k = F.rope(self.wk(x):view(B, T, -1, self.head_dim), rope)
   local v = self.wv(x):view(B, T, -1, self.head_dim)
-  local o = F.attention(q, k, v, { causal = true, docs = docs })
+  local o = ul.ulysses.attention(q, k, v, { mesh = self.mesh, causal = true, docs = docs })
   return self.wo(o:view(B, T, -1))
 end
 
@@ -64,11 +66,11 @@ end
 
 local Llama = nn.class 'Llama'
 Llama.Attention = Attention                  -- another model may have another (see mistral.lua)
-function Llama:init(c)
-  self.rope_theta = c.rope_theta
+function Llama:init(c, mesh)
+  self.rope_theta, self.mesh = c.rope_theta, mesh or ul.mesh()
   self.embed = nn.Embedding(c.vocab, c.dim, { std = c.tied and 0.02 or 0.5 })
   self.layers = nn.List()
-  for _ = 1, c.n_layers do self.layers:append(Block(c, self.Attention(c))) end
+  for _ = 1, c.n_layers do self.layers:append(Block(c, self.Attention(c, self.mesh))) end
   self.norm = nn.RMSNorm(c.dim, { eps = c.eps })
   self.head = c.tied and self.embed or nn.Linear(c.dim, c.vocab, { std = 1 / c.dim })
 end
@@ -82,22 +84,25 @@ function Llama:forward(batch)
   local x = self:hidden(batch.inputs, batch.positions, batch.docs)
   return batch:mean(F.linear_cross_entropy(x, self.head.weight, batch.targets))
 end
---- What comes after each token of inputs [B, T]: [B, T, vocab], or of the last one alone where
---- { last = true } is given: [B, 1, vocab].
+--- What comes after each token of inputs [B, T], which all ranks have whole: [B, T, vocab], or of
+--- the last one alone where { last = true } is given: [B, 1, vocab].
 function Llama:logits(inputs, given)
   local _, T = inputs:size()
-  local x = self:hidden(inputs, ul.arange(T, { dtype = 'i64', device = inputs:device() }))
+  local positions = ul.arange(T, { dtype = 'i64', device = inputs:device() })
+  local x = self:hidden(self.mesh:slice(inputs), self.mesh:slice(positions, 1))
+  x = self.mesh:gather(x)
   if given and given.last then x = x:narrow(2, T, 1) end
   return F.linear(x, self.head.weight)
 end
 recipe.model = Llama
 
 function recipe.train(cfg, Model)            -- Model: another class, of the same settings
-  local model = (Model or Llama)(cfg.model):to(cfg.dtype):init_weights { seed = cfg.seed }
+  local mesh = ul.mesh { sp = cfg.sp, ring = cfg.ring, heads = cfg.model.n_heads }
+  local model = (Model or Llama)(cfg.model, mesh):to(cfg.dtype):init_weights { seed = cfg.seed }
   local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay })
   local text = ul.data.read(cfg.data):tokenize(cfg.tokenizer)
   local train, held_out = text:hold_out(cfg.held_out)
-  local data = train:pack(cfg.seq_len):shuffle { seed = cfg.seed }:batch(cfg.batch)
+  local data = train:pack(cfg.seq_len):shuffle { seed = cfg.seed }:batch(cfg.batch):shard(mesh)
   local run = ul.run { dir = cfg.out, config = cfg, model = model, optim = optim, data = data,
                        keep = cfg.keep, log_every = cfg.log_every, tensorboard = cfg.tensorboard }
   for step, batch in run:steps(cfg.steps) do -- resumes by itself

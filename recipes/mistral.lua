@@ -17,6 +17,8 @@ local recipe = ul.recipe 'mistral' {
   held_out = 0.05,                 -- the share of the text, at its end, kept for the test
   seq_len = 256, batch = 4,        -- tokens in a row; rows in a step
   accumulate = 1,                  -- parts that a step is done in, to save memory
+  sp = 1,                          -- ranks that share each sequence (--ranks); others share rows
+  ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
   steps = 800, lr = 1.4e-3,
   warmup = 50,                     -- steps in which lr rises; then it falls to a tenth
   clip = 1.0,                      -- the largest norm of a step's gradient
@@ -29,8 +31,8 @@ local recipe = ul.recipe 'mistral' {
 }
 
 local Attention = nn.class 'Attention'
-function Attention:init(c)
-  self.head_dim, self.window = c.head_dim, c.window
+function Attention:init(c, mesh)
+  self.head_dim, self.window, self.mesh = c.head_dim, c.window, mesh
   self.wq = nn.Linear(c.dim, c.n_heads * c.head_dim)
   self.wk = nn.Linear(c.dim, c.n_kv_heads * c.head_dim)
   self.wv = nn.Linear(c.dim, c.n_kv_heads * c.head_dim)
@@ -41,7 +43,8 @@ function Attention:forward(x, rope, docs)
   local q = F.rope(self.wq(x):view(B, T, -1, self.head_dim), rope)
   local k = F.rope(self.wk(x):view(B, T, -1, self.head_dim), rope)
   local v = self.wv(x):view(B, T, -1, self.head_dim)
-  local o = F.attention(q, k, v, { causal = true, docs = docs, window = self.window })
+  local o = ul.ulysses.attention(q, k, v, { mesh = self.mesh, causal = true, docs = docs,
+                                            window = self.window })
   return self.wo(o:view(B, T, -1))
 end
 

@@ -36,7 +36,7 @@ local topics = {
   { 'Recipes', 'recipe/init', 'recipe/value' },
   { 'Runs', 'run', 'generate' },
   { 'Checkpoints and files', 'checkpoint', 'safetensors', 'json' },
-  { 'Ranks that work together', 'meta/group', 'ulysses' },
+  { 'Ranks that work together', 'meta/group', 'mesh', 'ulysses' },
   { 'Help', 'help' },
 }
 

@@ -160,6 +160,14 @@ static int flops(lua_State *L)
     return 1;
 }
 
+/* backward_passes() -> how many have begun so far */
+static int backward_passes(lua_State *L)
+{
+    host_arguments(L, "backward_passes", 0);
+    lua_pushnumber(L, (lua_Number)ul_backward_passes());
+    return 1;
+}
+
 /* peak_flops(dtype) -> FLOP/s that the cpu reaches at best */
 static int peak_flops(lua_State *L)
 {
@@ -204,6 +212,7 @@ const host_function host_engine[] = {
     {"threads", threads, NULL, HOST_MODULE},
     {"isa", isa, NULL, HOST_MODULE},
     {"flops", flops, NULL, HOST_MODULE},
+    {"backward_passes", backward_passes, NULL, HOST_MODULE},
     {"peak_flops", peak_flops, NULL, HOST_MODULE},
     {"debug_fail_allocation", debug_fail_allocation, NULL, HOST_MODULE},
     {"debug_allocations", debug_allocations, NULL, HOST_MODULE},

@@ -38,7 +38,8 @@ local parts = {
   json = 'ulysses.json', safetensors = 'ulysses.safetensors',
   checkpoint = 'ulysses.checkpoint',
   recipe = 'ulysses.recipe', none = 'ulysses.recipe.none',
-  ulysses = 'ulysses.ulysses', recompute = 'ulysses.recompute', gradcheck = 'ulysses.gradcheck',
+  mesh = 'ulysses.mesh', ulysses = 'ulysses.ulysses',
+  recompute = 'ulysses.recompute', gradcheck = 'ulysses.gradcheck',
 }
 
 return setmetatable(ul, {

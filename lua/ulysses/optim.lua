@@ -4,11 +4,14 @@ local ul = require 'ulysses'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local read_groups = require 'ulysses.parameter_groups'
+local sum_gradients = require 'ulysses.gradient_sum'
 
 ---@class Optimizer
 ---@field lr number the learning rate, which may be changed between steps
 ---@field steps integer how many there have been
 ---@field skipped boolean whether the last step was left out, as a gradient was not finite
+---@field mesh Mesh|false|nil over whose ranks gradients are summed, once in a step: by clip, norm
+---or step, whichever comes first
 local Optimizer = {}
 Optimizer.__index = Optimizer
 
@@ -48,17 +51,20 @@ local function gradients(self)
   return list
 end
 
---- Scales all gradients so that their norm is at most max_norm; returns the norm before.
+--- Scales all gradients so that their norm is at most max_norm; returns the norm before. All ranks
+--- of a mesh come here together, behind the last backward of the step, and get the same.
 ---@param max_norm number
 ---@return number
 function Optimizer:clip(max_norm)
+  sum_gradients(self)
   self.clipped = ul.scope(function() return ul.clip_grad_norm_(gradients(self), max_norm) end)
   return self.clipped
 end
 
---- The norm of all gradients as one vector.
+--- The norm of all gradients as one vector, over all ranks of a mesh together.
 ---@return number
 function Optimizer:norm()
+  sum_gradients(self)
   return ul.scope(function() return ul.global_norm(gradients(self)) end)
 end
 
@@ -88,6 +94,7 @@ end
 --- Moves every parameter that has a gradient, and clears the gradients; Ctrl-C comes before or
 --- after that. Where a gradient or the loss is not finite nothing moves, and optim.skipped is true.
 function Optimizer:step()
+  sum_gradients(self)
   if not has_gradient(self) then
     raise('optim:step: no parameter has a gradient; was there no backward, or was the model cast '
           .. 'or moved by :to() after its optimizer was made?')
@@ -104,7 +111,7 @@ end
 
 --- Drops the gradients.
 function Optimizer:zero_grad()
-  self.clipped = nil
+  self.clipped, self.summed = nil, nil
   for _, entry in ipairs(self.entries) do
     if entry.parameter.grad then entry.parameter.grad = nil end -- frozen ones have none
   end
@@ -164,13 +171,15 @@ end
 --- `what` is a module, a list of parameters, or a list of { parameters =, weight_decay =,
 --- lr_scale = }. `groups` treats some by name, the first that matches deciding:
 ---     groups = { { match = 'embed', lr_scale = 0.1 }, { match = '*norm', weight_decay = 0.1 } }
---- A group's weight_decay is for all that it names; lr_scale multiplies optim.lr.
+--- A group's weight_decay is for all that it names; lr_scale multiplies optim.lr. `mesh`: gradients
+--- are summed over its ranks; ul.run tells it what its data know. false: each rank trains alone.
 ---@param what table
 ---@param given { lr: number?, betas: number[]?, eps: number?, weight_decay: number?,
----  groups: table? }?
+---  groups: table?, mesh: Mesh|false|nil }?
 function optim.adamw(what, given)
   local read = options.read('optim.adamw', given, {
     lr = 1e-3, betas = { 0.9, 0.95 }, eps = 1e-8, weight_decay = 0.1, groups = {},
+    mesh = options.none,
   })
   for i = 1, 2 do
     local beta = read.betas[i]
@@ -180,7 +189,7 @@ function optim.adamw(what, given)
   end
   local entries = read_groups('optim.adamw', what, read.weight_decay, read.groups)
   return optimizer(entries, { name = 'adamw', lr = read.lr, betas = read.betas, eps = read.eps,
-                              start = start_adamw, update = update_adamw })
+                              mesh = read.mesh, start = start_adamw, update = update_adamw })
 end
 
 local function start_sgd(self, entry)
@@ -201,17 +210,19 @@ end
 --- Stochastic gradient descent, with momentum if asked for.
 ---@param what table as for adamw
 ---@param given { lr: number?, momentum: number?, nesterov: boolean?, weight_decay: number?,
----  groups: table? }?
+---  groups: table?, mesh: Mesh|false|nil }?
 function optim.sgd(what, given)
   local read = options.read('optim.sgd', given, {
     lr = 1e-2, momentum = 0, nesterov = false, weight_decay = 0, groups = {},
+    mesh = options.none,
   })
   if not (read.momentum >= 0 and read.momentum < 1) then
     raise('optim.sgd: momentum must lie from 0 to below 1, got %g', read.momentum)
   end
   local entries = read_groups('optim.sgd', what, read.weight_decay, read.groups)
   return optimizer(entries, { name = 'sgd', lr = read.lr, momentum = read.momentum,
-                              nesterov = read.nesterov, start = start_sgd, update = update_sgd })
+                              nesterov = read.nesterov, mesh = read.mesh, start = start_sgd,
+                              update = update_sgd })
 end
 
 for name, schedule in pairs(require 'ulysses.schedule') do optim[name] = schedule end

@@ -29,8 +29,9 @@ local function append_all(entries, caller, parameters, group, weight_decay)
     for name, parameter, owner in parameters:named_parameters() do
       local decay = group.weight_decay
       if not decay then decay = decays(parameter, owner) and weight_decay or 0 end
+      local part = owner.parallel and owner.parallel[name:match '[^.]*$']
       append(entries, caller, { name = name, parameter = parameter, weight_decay = decay,
-                                lr_scale = group.lr_scale })
+                                lr_scale = group.lr_scale, part = part })
     end
     return
   end

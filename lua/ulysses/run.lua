@@ -54,6 +54,8 @@ local function new(given)
   fields.dtype = parameter and parameter:dtype() or 'f32'
   fields.on_meta = parameter ~= nil and parameter:device() == 'meta'
   if fields.dir == '' or fields.on_meta then fields.dir = nil end
+  local mesh = fields.data and fields.data.mesh
+  if mesh and fields.optim and fields.optim.mesh == nil then fields.optim.mesh = mesh end
   fields.losses, fields.step, fields.taken, fields.tokens, fields.seconds = {}, 0, 0, 0, 0
   fields.bad, fields.display = 0, log.new(fields.on_meta and 0 or fields.log_every)
   if fields.dir then fields.lock = folder.open(fields.dir) end

@@ -8,8 +8,8 @@ local F = core.functional
 local ulysses = {}
 
 local none = options_of.none
-local known = { group = none, causal = none, window = none, docs = none, scale = none,
-                lengths = none }
+local known = { mesh = none, group = none, causal = none, window = none, docs = none,
+                scale = none, lengths = none }
 
 -- Which of this rank's kv heads each of its query heads reads, from 0.
 local function kv_head(group, heads, kv_heads, device)
@@ -22,7 +22,8 @@ local function kv_head(group, heads, kv_heads, device)
 end
 
 ---@class UlyssesOptions
----@field group? Group the ranks that share the sequence; none: this rank has all of it
+---@field mesh? Mesh whose slices q, k and v are
+---@field group? Group without a mesh: the ranks that share the sequence; none: this one has all
 ---@field causal? boolean
 ---@field window? integer W keys including itself; needs causal
 ---@field docs? Tensor i64 offsets over the flattened B S of the whole sequence
@@ -43,9 +44,11 @@ end
 ---@return Tensor o [B, T, H, D]
 function ulysses.attention(q, k, v, options)
   options = options_of.read('ulysses.attention', options, known)
-  local group = options.group
+  local mesh = options.mesh
+  local group = mesh and mesh.ulysses or options.group
   local plain = { causal = options.causal, window = options.window, docs = options.docs,
                   scale = options.scale }
+  if mesh and mesh.ring.size > 1 then raise 'ulysses.attention: no ring yet' end
   if not group or group.size == 1 then return F.attention(q, k, v, plain) end
   for i, x in ipairs { q, k, v } do
     if not core.is_tensor(x) or x:dim() ~= 4 then
@@ -60,7 +63,11 @@ function ulysses.attention(q, k, v, options)
   if kv_heads == 0 or heads % kv_heads ~= 0 then
     raise('ulysses.attention: %d heads of q do not share %d kv heads equally', heads, kv_heads)
   end
-  local lengths = options.lengths or group:lengths(tokens)
+  local lengths = options.lengths or mesh and mesh:lengths() or group:lengths(tokens)
+  if mesh and lengths[group.rank + 1] ~= tokens then
+    raise('ulysses.attention: %d tokens are not what this rank holds of a row of %d, the last one '
+          .. 'that mesh:slice has cut', tokens, mesh.tokens)
+  end
   plain.kv_head = kv_head(group, heads, kv_heads, q:device())
   local of_q, of_kv = { lengths = lengths }, { lengths = lengths, q_heads = heads }
   local o = F.attention(group:shard_heads(q, of_q), group:shard_heads(k, of_kv),

@@ -8,35 +8,45 @@ local IGNORE = -100
 ---@field inputs userdata i64 [B, T]
 ---@field targets userdata i64 [B, T]; -100 where there is nothing to predict
 ---@field positions userdata i64 [T], or [B, T] where documents restart them
----@field docs userdata|nil i64 offsets of documents over the flattened B T, nil: a row is one
----@field count integer labels in here
+---@field docs userdata|nil i64 offsets of documents over the flattened rows, nil: a row is one
+---@field count integer labels of the rows in here
 ---@field denominator integer labels in the whole step
+---@field length integer tokens of a row, of which T are this rank's
+---@field mesh Mesh|nil whose ranks share the rows
 local Batch = {}
 Batch.__index = Batch
 function Batch.__tostring(self)
-  return ('batch [%s], %d labels%s'):format(table.concat(self.inputs.shape, ', '), self.count,
-                                            self.docs and ', several documents in a row' or '')
+  return ('batch [%s]%s, %d labels%s'):format(
+    table.concat(self.inputs.shape, ', '),
+    self.mesh and (' of rows of %d tokens'):format(self.length) or '', self.count,
+    self.docs and ', several documents in a row' or '')
 end
 
 -- Rows are read and written on the host; the batch lies where the model is.
 local function host(B, T) return ul.empty { B, T, dtype = 'i64', device = 'cpu' } end
 local function moved(t) return t:to(ul.default_device()) end
 
+-- This rank's tokens of whole rows, and nothing that keeps the others alive.
+local function sliced(mesh, t)
+  if not mesh or mesh.sequence.size == 1 then return t end
+  return mesh:slice(t, t:dim()):clone()
+end
+
 -- A step's batch and the micro-batches cut from it share the losses that were reported.
 local function new(fields, parent)
   fields.count = 0
   for _, row in ipairs(fields.rows) do fields.count = fields.count + row.count end
-  fields.denominator = parent and parent.denominator or fields.count
+  fields.denominator = parent and parent.denominator or fields.denominator or fields.count
   fields.losses = parent and parent.losses or {}
   return setmetatable(fields, Batch)
 end
 
 -- Fills the positions, and the document offsets where a row holds more than one document.
-local function mark_documents(fields, rows, length)
-  local several = false
+local function mark_documents(fields)
+  local rows, length, several = fields.rows, fields.length, false
   for _, row in ipairs(rows) do several = several or #row.starts > 1 end
   if not several then
-    fields.positions = ul.arange(length)
+    fields.positions = sliced(fields.mesh, ul.arange(length))
     return
   end
   local offsets, positions = {}, host(#rows, length)
@@ -50,29 +60,36 @@ local function mark_documents(fields, rows, length)
     end
   end
   offsets[#offsets + 1] = #rows * length
-  fields.positions = moved(positions)
+  fields.positions = moved(sliced(fields.mesh, positions))
   fields.docs = ul.tensor(offsets, { dtype = 'i64' })
 end
 
---- Makes the batch of some rows { first =, starts = } of a corpus (see rows.lua). The label of a
---- token is the token after it, shifted here on the whole row; none across documents.
-local function assemble(corpus, rows, length)
+--- Makes the batch of some rows { first =, starts =, boundaries =, count = } of a corpus (see
+--- rows.lua). The label of a token is the token after it, shifted here on the whole row; none
+--- across documents. Only then are rows cut for the ranks of a mesh.
+---@param corpus Corpus
+---@param rows table[] those of this rank
+---@param length integer
+---@param mesh Mesh|nil
+---@param denominator integer labels in the whole step
+---@param poorest integer how many rows the rank with the fewest has
+local function assemble(corpus, rows, length, mesh, denominator, poorest)
   local inputs, targets = host(#rows, length), host(#rows, length)
   local x, y, tokens = inputs:data(), targets:data(), corpus.tokens:data()
   local n, pad = corpus.n, corpus.tokenizer.pad
   for b, row in ipairs(rows) do
-    local base, count = (b - 1) * length, 0
+    local base = (b - 1) * length
     for t = 0, length - 1 do
       local i = row.first + t
       x[base + t] = i < n and tokens[i] or pad
       y[base + t] = i + 1 < n and tokens[i + 1] or IGNORE
-      if i + 1 < n then count = count + 1 end
     end
     for _, boundary in ipairs(row.boundaries) do y[base + boundary - 1] = IGNORE end
-    row.count = count - #row.boundaries
   end
-  local fields = { inputs = moved(inputs), targets = moved(targets), rows = rows }
-  mark_documents(fields, rows, length)
+  local fields = { inputs = moved(sliced(mesh, inputs)), targets = moved(sliced(mesh, targets)),
+                   rows = rows, length = length, mesh = mesh, denominator = denominator,
+                   poorest = poorest }
+  mark_documents(fields)
   return new(fields)
 end
 
@@ -92,8 +109,23 @@ local function from(inputs, targets)
     end
     rows[b] = { starts = { 0 }, count = count }
   end
-  local fields = { inputs = inputs, targets = targets, rows = rows }
-  mark_documents(fields, rows, T)
+  local fields = { inputs = inputs, targets = targets, rows = rows, length = T, poorest = B }
+  mark_documents(fields)
+  return new(fields)
+end
+
+--- What this rank of a mesh has of a batch that all ranks have: its rows, and of these its tokens.
+---@param mesh Mesh
+---@return Batch
+function Batch:shard(mesh)
+  if self.mesh then raise 'batch:shard: its rows are shared by a mesh already' end
+  local first, last = mesh:rows(#self.rows)
+  local fields = { rows = {}, length = self.length, mesh = mesh, denominator = self.denominator,
+                   poorest = math.floor(#self.rows / mesh.dp.size) }
+  for b = first, last do fields.rows[#fields.rows + 1] = self.rows[b] end
+  fields.inputs = sliced(mesh, self.inputs:narrow(1, first, #fields.rows))
+  fields.targets = sliced(mesh, self.targets:narrow(1, first, #fields.rows))
+  mark_documents(fields)
   return new(fields)
 end
 
@@ -101,9 +133,9 @@ end
 --- those of the whole batch, for they share its denominator.
 ---@param n integer
 function Batch:micros(n)
-  local B, T = self.inputs:size()
-  if n < 1 or n > B or n ~= math.floor(n) then
-    raise('batch:micros: cannot cut %d rows into %g parts', B, n)
+  local B = #self.rows
+  if n < 1 or n > self.poorest or n ~= math.floor(n) then
+    raise('batch:micros: cannot cut %d rows into %g parts', self.poorest, n)
   end
   local i = 0
   return function()
@@ -116,9 +148,9 @@ function Batch:micros(n)
     local fields = {
       inputs = self.inputs:narrow(1, first, #rows),
       targets = self.targets:narrow(1, first, #rows),
-      rows = rows,
+      rows = rows, length = self.length, mesh = self.mesh, poorest = #rows,
     }
-    mark_documents(fields, rows, T)
+    mark_documents(fields)
     return new(fields, self)
   end
 end
@@ -139,16 +171,29 @@ function Batch:is_silent()
   return #self.losses == 0 and self.losses.total == nil and self.denominator > 0
 end
 
---- The step's loss: what was reported so far, NaN on meta. Reading it ends the reports.
+-- What all ranks of a mesh have reported, as each of them is told.
+local function over_ranks(mesh, mine)
+  if not mesh or mesh.world.size == 1 or mesh.world.transport == 'plan' then return mine end
+  return ul.scope(function()
+    return mesh.world:all_reduce(ul.tensor({ mine }, { dtype = 'f64', device = 'cpu' })):item()
+  end)
+end
+
+--- The step's loss: what was reported so far, NaN on meta. Reading it ends the reports. Ranks of a
+--- mesh read it together, and get the same.
 ---@return number
 function Batch:loss()
-  for i, loss in ipairs(self.losses) do
-    local value = loss:device() == 'meta' and 0 / 0 or loss:item()
-    self.losses.total = (self.losses.total or 0) + value
+  local losses = self.losses
+  if losses.total and #losses == 0 then return losses.total end
+  local total = losses.total and 0 or nil
+  for i, loss in ipairs(losses) do
+    total = (total or 0) + (loss:device() == 'meta' and 0 / 0 or loss:item())
     loss:free()
-    self.losses[i] = nil
+    losses[i] = nil
   end
-  return self.losses.total or 0
+  if not total and not self.mesh then return 0 end
+  losses.total = (losses.total or 0) + over_ranks(self.mesh, total or 0)
+  return losses.total
 end
 
 return { assemble = assemble, from = from }

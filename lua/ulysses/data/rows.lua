@@ -3,15 +3,17 @@ local batch = require 'ulysses.data.batch'
 local options = require 'ulysses.options'
 local permutation = require 'ulysses.data.permutation'
 local raise = require 'ulysses.raise'
+local refuse = require 'ulysses.refuse'
 
 ---@class Rows
 ---@field n integer how many rows an epoch has
 local Rows = {}
 Rows.__index = Rows
 function Rows.__tostring(self)
-  return ('%d rows of %d tokens%s%s'):format(self.n, self.length,
-                                             self.size and ', in batches of ' .. self.size or '',
-                                             self.seed and ', shuffled' or '')
+  return ('%d rows of %d tokens%s%s%s'):format(
+    self.n, self.length, self.size and ', in batches of ' .. self.size or '',
+    self.seed and ', shuffled' or '',
+    self.mesh and (', shared by %d ranks'):format(self.mesh.world.size) or '')
 end
 
 --- Row i (from 0) holds tokens [i length, (i + 1) length], both ends included: the last one is the
@@ -38,6 +40,29 @@ function Rows:batch(size)
   return self
 end
 
+--- Cuts each batch for the ranks of a mesh: a rank gets some of the rows, and of these its tokens.
+--- All ranks go through the batches together.
+---@param mesh Mesh
+function Rows:shard(mesh)
+  if type(mesh) ~= 'table' or not mesh.sequence then
+    raise('shard: expected a mesh, as ul.mesh { sp = 2 } makes one, got a %s', type(mesh))
+  end
+  if self.size and self.size < mesh.dp.size then
+    refuse('shard: a batch of %d rows is too small for %d data-parallel ranks', self.size,
+           mesh.dp.size)
+  end
+  self.mesh = mesh
+  return self
+end
+
+--- The same rows, to be batched or shared otherwise.
+---@return Rows
+function Rows:copy()
+  local fields = {}
+  for key, value in pairs(self) do fields[key] = value end
+  return setmetatable(fields, Rows)
+end
+
 -- The first document that begins behind token `first`: its index in starts.
 local function first_start_after(starts, first)
   local low, high = 1, #starts + 1
@@ -48,8 +73,8 @@ local function first_start_after(starts, first)
   return low
 end
 
--- Row i: its first token, where documents start in it (from 0, 0 always among them), and where
--- tokens stand that no token before them is to predict (1 to length).
+-- Row i: its first token, where documents start in it (from 0, 0 always among them), where tokens
+-- stand that no token before them is to predict (1 to length), and how many labels are left.
 local function row_at(self, i)
   local starts, first = self.corpus.starts, i * self.length
   local row = { first = first, starts = { 0 }, boundaries = {} }
@@ -59,6 +84,7 @@ local function row_at(self, i)
     row.boundaries[#row.boundaries + 1] = at
     if at < self.length then row.starts[#row.starts + 1] = at end
   end
+  row.count = math.min(self.length, self.corpus.n - 1 - first) - #row.boundaries
   return row
 end
 
@@ -74,6 +100,19 @@ local function check(self, caller)
   if not self.size then raise('%s: say how large a batch is first, with :batch(n)', caller) end
 end
 
+-- The batch of rows that all ranks know, of which each makes its own part.
+local function batch_of(self, rows)
+  local denominator, mine = 0, rows
+  for _, row in ipairs(rows) do denominator = denominator + row.count end
+  if self.mesh then
+    local first, last = self.mesh:rows(#rows)
+    mine = {}
+    for b = first, last do mine[#mine + 1] = rows[b] end
+  end
+  local poorest = math.floor(#rows / (self.mesh and self.mesh.dp.size or 1))
+  return batch.assemble(self.corpus, mine, self.length, self.mesh, denominator, poorest)
+end
+
 --- The k-th batch (from 1) of an endless sequence of epochs. It depends on k alone, so that a run
 --- may begin anywhere.
 ---@param k integer
@@ -84,7 +123,7 @@ function Rows:at(k)
   check(self, 'at')
   local rows = {}
   for b = 1, self.size do rows[b] = row_in_sequence(self, (k - 1) * self.size + b - 1) end
-  return batch.assemble(self.corpus, rows, self.length)
+  return batch_of(self, rows)
 end
 
 --- Iterates over all rows once, in the order of the text; the last batch may be smaller.
@@ -98,7 +137,7 @@ function Rows:once()
       rows[#rows + 1] = row_at(self, i)
       i = i + 1
     end
-    return batch.assemble(self.corpus, rows, self.length)
+    return batch_of(self, rows)
   end
 end
 

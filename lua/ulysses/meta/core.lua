@@ -16,6 +16,10 @@ function core.library(folder) end
 ---@return boolean
 function core.is_alive(x) end
 
+--- How many backward passes have begun so far.
+---@return integer
+function core.backward_passes() end
+
 --- For tests: makes the n-th allocation from now fail; 0 turns that off.
 ---@param n integer
 function core.debug_fail_allocation(n) end
