@@ -14,6 +14,7 @@ local refuse = require 'ulysses.refuse'
 ---@field dp Group ranks with the same slice of other rows
 ---@field replicas Group ranks that hold the same part of each weight: dp x ring x ulysses
 ---@field tokens integer|nil the length of the row that was cut last
+---@field n_rows integer|nil how many rows all ranks together are at work on
 local Mesh = {}
 Mesh.__index = Mesh
 
@@ -235,13 +236,54 @@ function Mesh:gather(x, dim)
   return #parts == 0 and all or ul.cat(parts, dim)
 end
 
---- Which of n rows of a batch belong to this rank's part of the data.
+-- ---- rows ----
+
+--- Which of n rows of a batch are this rank's: data-parallel ranks take them in turn, so that parts
+--- of a batch hold the same rows whatever the mesh.
 ---@param n integer
----@return integer first from 1
----@return integer last
+---@return integer[] from 1, rising
 function Mesh:rows(n)
-  local first, last = share(n, self.sizes.dp, self.place.dp)
-  return first + 1, last
+  local list = {}
+  for b = self.place.dp + 1, n, self.sizes.dp do list[#list + 1] = b end
+  return list
+end
+
+--- How many of n rows the data-parallel rank with the fewest has.
+---@param n integer
+---@return integer
+function Mesh:least_rows(n) return math.floor(n / self.sizes.dp) end
+
+--- Uniform random numbers in [0, 1) for each element of x [B, T, ..], this rank's rows and tokens:
+--- those that one rank would draw for all of them. So an element gets the same number under every
+--- mesh.
+---@param x Tensor of the rows that were batched or cut last
+---@return Tensor f32 of the shape and the device of x
+function Mesh:rand_like(x)
+  if self.world.size == 1 then return ul.rand(x.shape, { device = x:device() }) end
+  local S, B, dp = self.tokens, x:size(1), self.sizes.dp
+  if not S or x:dim() < 2 or x:size(2) ~= length_of(self, S) then
+    raise('mesh:rand_like: x [%s] does not hold this rank\'s tokens of rows of %s',
+          table.concat(x.shape, ', '), tostring(S))
+  end
+  local shape, width = {}, 1
+  for d, n in ipairs(x.shape) do
+    shape[d] = n
+    if d > 2 then width = width * n end
+  end
+  local seed, first = ul.random_state()
+  local all, parts = (self.n_rows or B * dp) * S * width, {}
+  shape[1] = 1
+  for b = 1, B do
+    local row = self.place.dp + (b - 1) * dp
+    for _, range in ipairs(self:ranges(S)) do
+      shape[2] = range[2] - range[1] + 1
+      ul.set_random_state(seed, first + (row * S + range[1] - 1) * width)
+      parts[#parts + 1] = ul.rand(shape, { device = x:device() }):view(-1)
+    end
+  end
+  ul.set_random_state(seed, first + math.ceil(all / 4) * 4)
+  if #parts == 0 then return ul.rand(x.shape, { device = x:device() }) end
+  return (#parts == 1 and parts[1] or ul.cat(parts, 1)):view(x.shape)
 end
 
 return new

@@ -13,6 +13,7 @@ local IGNORE = -100
 ---@field denominator integer labels in the whole step
 ---@field length integer tokens of a row, of which T are this rank's
 ---@field mesh Mesh|nil whose ranks share the rows
+---@field n_rows integer rows in here, on all ranks together
 local Batch = {}
 Batch.__index = Batch
 function Batch.__tostring(self)
@@ -26,6 +27,12 @@ end
 local function host(B, T) return ul.empty { B, T, dtype = 'i64', device = 'cpu' } end
 local function moved(t) return t:to(ul.default_device()) end
 
+-- Tells the mesh what its ranks are about to work on.
+local function begin(self)
+  if self.mesh then self.mesh.tokens, self.mesh.n_rows = self.length, self.n_rows end
+  return self
+end
+
 -- This rank's tokens of whole rows, and nothing that keeps the others alive.
 local function sliced(mesh, t)
   if not mesh or mesh.sequence.size == 1 then return t end
@@ -38,7 +45,7 @@ local function new(fields, parent)
   for _, row in ipairs(fields.rows) do fields.count = fields.count + row.count end
   fields.denominator = parent and parent.denominator or fields.denominator or fields.count
   fields.losses = parent and parent.losses or {}
-  return setmetatable(fields, Batch)
+  return begin(setmetatable(fields, Batch))
 end
 
 -- Fills the positions, and the document offsets where a row holds more than one document.
@@ -72,8 +79,8 @@ end
 ---@param length integer
 ---@param mesh Mesh|nil
 ---@param denominator integer labels in the whole step
----@param poorest integer how many rows the rank with the fewest has
-local function assemble(corpus, rows, length, mesh, denominator, poorest)
+---@param n_rows integer rows of the whole step
+local function assemble(corpus, rows, length, mesh, denominator, n_rows)
   local inputs, targets = host(#rows, length), host(#rows, length)
   local x, y, tokens = inputs:data(), targets:data(), corpus.tokens:data()
   local n, pad = corpus.n, corpus.tokenizer.pad
@@ -88,7 +95,7 @@ local function assemble(corpus, rows, length, mesh, denominator, poorest)
   end
   local fields = { inputs = moved(sliced(mesh, inputs)), targets = moved(sliced(mesh, targets)),
                    rows = rows, length = length, mesh = mesh, denominator = denominator,
-                   poorest = poorest }
+                   n_rows = n_rows }
   mark_documents(fields)
   return new(fields)
 end
@@ -109,7 +116,7 @@ local function from(inputs, targets)
     end
     rows[b] = { starts = { 0 }, count = count }
   end
-  local fields = { inputs = inputs, targets = targets, rows = rows, length = T, poorest = B }
+  local fields = { inputs = inputs, targets = targets, rows = rows, length = T, n_rows = B }
   mark_documents(fields)
   return new(fields)
 end
@@ -119,36 +126,55 @@ end
 ---@return Batch
 function Batch:shard(mesh)
   if self.mesh then raise 'batch:shard: its rows are shared by a mesh already' end
-  local first, last = mesh:rows(#self.rows)
   local fields = { rows = {}, length = self.length, mesh = mesh, denominator = self.denominator,
-                   poorest = math.floor(#self.rows / mesh.dp.size) }
-  for b = first, last do fields.rows[#fields.rows + 1] = self.rows[b] end
-  fields.inputs = sliced(mesh, self.inputs:narrow(1, first, #fields.rows))
-  fields.targets = sliced(mesh, self.targets:narrow(1, first, #fields.rows))
+                   n_rows = self.n_rows }
+  local inputs, targets = {}, {}
+  for i, b in ipairs(mesh:rows(#self.rows)) do
+    fields.rows[i] = self.rows[b]
+    inputs[i], targets[i] = self.inputs:narrow(1, b, 1), self.targets:narrow(1, b, 1)
+  end
+  if #inputs == 0 then
+    inputs[1], targets[1] = self.inputs:narrow(1, 1, 0), self.targets:narrow(1, 1, 0)
+  end
+  fields.inputs, fields.targets = sliced(mesh, ul.cat(inputs, 1)), sliced(mesh, ul.cat(targets, 1))
   mark_documents(fields)
   return new(fields)
+end
+
+-- The i-th of n parts of B rows: its first and last.
+local function part(B, n, i) return math.floor((i - 1) * B / n) + 1, math.floor(i * B / n) end
+
+-- How many rows the i-th of n parts has on all ranks together.
+local function rows_of_part(self, n, i)
+  local dp, count = self.mesh and self.mesh.dp.size or 1, 0
+  for d = 0, dp - 1 do
+    local first, last = part(math.ceil((self.n_rows - d) / dp), n, i)
+    count = count + last - first + 1
+  end
+  return count
 end
 
 --- Iterates over n micro-batches: the same rows in n parts. Their losses and gradients add up to
 --- those of the whole batch, for they share its denominator.
 ---@param n integer
 function Batch:micros(n)
-  local B = #self.rows
-  if n < 1 or n > self.poorest or n ~= math.floor(n) then
-    raise('batch:micros: cannot cut %d rows into %g parts', self.poorest, n)
+  local B, least = #self.rows, self.mesh and self.mesh:least_rows(self.n_rows) or self.n_rows
+  if n < 1 or n > least or n ~= math.floor(n) then
+    raise('batch:micros: cannot cut %d rows into %g parts', least, n)
   end
   local i = 0
   return function()
     if i == n then return nil end
-    local first, last = math.floor(i * B / n) + 1, math.floor((i + 1) * B / n)
     i = i + 1
-    if n == 1 then return self end
+    if n == 1 then return begin(self) end
+    local first, last = part(B, n, i)
     local rows = {}
     for b = first, last do rows[#rows + 1] = self.rows[b] end
     local fields = {
       inputs = self.inputs:narrow(1, first, #rows),
       targets = self.targets:narrow(1, first, #rows),
-      rows = rows, length = self.length, mesh = self.mesh, poorest = #rows,
+      rows = rows, length = self.length, mesh = self.mesh,
+      n_rows = rows_of_part(self, n, i),
     }
     mark_documents(fields)
     return new(fields, self)

@@ -105,12 +105,10 @@ local function batch_of(self, rows)
   local denominator, mine = 0, rows
   for _, row in ipairs(rows) do denominator = denominator + row.count end
   if self.mesh then
-    local first, last = self.mesh:rows(#rows)
     mine = {}
-    for b = first, last do mine[#mine + 1] = rows[b] end
+    for i, b in ipairs(self.mesh:rows(#rows)) do mine[i] = rows[b] end
   end
-  local poorest = math.floor(#rows / (self.mesh and self.mesh.dp.size or 1))
-  return batch.assemble(self.corpus, mine, self.length, self.mesh, denominator, poorest)
+  return batch.assemble(self.corpus, mine, self.length, self.mesh, denominator, #rows)
 end
 
 --- The k-th batch (from 1) of an endless sequence of epochs. It depends on k alone, so that a run
