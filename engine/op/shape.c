@@ -31,14 +31,17 @@ static const ul_op view = {"view", reshape_backward};
 static const ul_op squeeze = {"squeeze", reshape_backward};
 static const ul_op unsqueeze = {"unsqueeze", reshape_backward};
 
-/* `shape` with the -1 in it, if any, replaced by what x's number of elements leaves for it. */
+/* `shape` with the -1 in it, if any, replaced by what x's number of elements leaves for it. Where
+ * there are none, any size would do: dims in front that stay as they are do not count then, so that
+ * [2, 0, 32] becomes [2, 0, 4, 8] as [2, 5, 32] would become [2, 5, 4, 8].
+ */
 static int complete_shape(const char *op, int64_t *full, const ul_tensor *x, int ndim,
                           const int64_t *shape)
 {
     UL_REQUIRE(ndim >= 0 && ndim <= UL_MAX_DIMS, UL_ESHAPE, "%s: %d dims, at most %d", op, ndim,
                UL_MAX_DIMS);
-    int64_t size = ul_tensor_size(x), known = 1;
-    int open = -1;
+    int64_t size = ul_tensor_size(x), rest = 1, known = 1;
+    int open = -1, same = 0;
     for (int i = 0; i < ndim; i++) {
         full[i] = shape[i];
         if (shape[i] == -1 && open < 0)
@@ -48,12 +51,14 @@ static int complete_shape(const char *op, int64_t *full, const ul_tensor *x, int
                        "%s: %s is no shape: sizes are not negative, but one may be -1", op,
                        ul__shape_of(ndim, shape));
     }
+    while (size == 0 && same < open && same < x->ndim && shape[same] == x->shape[same]) same++;
+    for (int i = same; i < x->ndim; i++) rest *= x->shape[i];
     int fits = !is_too_large(ndim, shape);
-    for (int i = 0; i < ndim && fits; i++) known *= i == open ? 1 : shape[i];
-    fits = fits && (open < 0 ? known == size : known > 0 && size % known == 0);
+    for (int i = same; i < ndim && fits; i++) known *= i == open ? 1 : shape[i];
+    fits = fits && (open < 0 ? known == size : known > 0 && rest % known == 0);
     UL_REQUIRE(fits, UL_ESHAPE, "%s: the %lld elements of x %s do not fit %s", op, (long long)size,
                ul__shape(x), ul__shape_of(ndim, shape));
-    if (open >= 0) full[open] = size / known;
+    if (open >= 0) full[open] = rest / known;
     return UL_OK;
 }
 

@@ -49,7 +49,19 @@ static void test_reshape(void)
     must(ul_reshape(&y, x, SHAPE(3, -1)));
     CHECK(has_shape(y, SHAPE(3, 0)));
     ul_tensor_free(y);
-    CHECK(ul_reshape(&y, x, SHAPE(0, -1)) == UL_ESHAPE);
+    must(ul_reshape(&y, x, SHAPE(0, -1)));
+    CHECK(has_shape(y, SHAPE(0, 3)));
+    ul_tensor_free(y);
+    CHECK(ul_reshape(&y, x, SHAPE(0, 2, -1)) == UL_ESHAPE);
+    CHECK(ul_reshape(&y, x, SHAPE(5, 0, -1)) == UL_ESHAPE);
+    ul_tensor_free(x);
+    x = counting(UL_F32, 0, SHAPE(2, 0, 32));
+    must(ul_reshape(&y, x, SHAPE(2, 0, -1, 8)));
+    CHECK(has_shape(y, SHAPE(2, 0, 4, 8)));
+    must(ul_reshape(&t, y, SHAPE(2, 0, -1)));
+    CHECK(has_shape(t, SHAPE(2, 0, 32)));
+    ul_tensor_free(t);
+    ul_tensor_free(y);
     ul_tensor_free(x);
 
     x = tensor_of(UL_F32, VALUES(7), 0, NULL);

@@ -8,8 +8,9 @@ local Tensor = {}
 ---@class F
 local F = {}
 
---- Another shape that shares memory. One size may be -1: what is left over. Refuses what strides
---- cannot express; reshape() copies then.
+--- Another shape that shares memory. One size may be -1: what is left over (of the dims behind
+--- those in front that stay as they are, where there are no elements). Refuses what strides cannot
+--- express; reshape() copies then.
 ---@param ... integer|integer[] sizes
 ---@return Tensor
 function Tensor:view(...) end
