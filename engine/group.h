@@ -35,10 +35,12 @@ int ul_group_size(const ul_group *group);
 const char *ul_group_name(const ul_group *group);      /* "world", "world.1" .. */
 const char *ul_group_transport(const ul_group *group); /* "self", "mpi", "plan" */
 
-/* all [size] = each rank's n */
-int ul_group_lengths(int64_t *all, ul_group *group, int64_t n);
+/* all [size, n] = each rank's n numbers. what, for both: what a rank that waits too long says it
+ * waits for, or NULL
+ */
+int ul_group_lengths(int64_t *all, ul_group *group, const int64_t *mine, int n, const char *what);
 /* Waits for all ranks. */
-int ul_group_barrier(ul_group *group);
+int ul_group_barrier(ul_group *group, const char *what);
 /* From one rank to another, which fills a tensor of the same shape and dtype in place. */
 int ul_group_send(ul_group *group, ul_tensor *x, int to);
 int ul_group_receive(ul_group *group, ul_tensor *x, int from);

@@ -107,9 +107,9 @@ int ul__comm_end(ul_group *g, ul_comm_kind kind, int64_t bytes, int rc)
     return rc;
 }
 
-int ul__comm_sizes(ul_group *g, int64_t *all, const int64_t *mine, int n)
+static int gather_sizes(ul_group *g, int64_t *all, const int64_t *mine, int n, const char *what)
 {
-    UL_TRY(ul__comm_begin(g, UL_COMM_SIZES, ""));
+    UL_TRY(ul__comm_begin(g, UL_COMM_SIZES, what));
     int64_t *at = g->places, *bytes = at + g->size;
     for (int r = 0; r < g->size; r++) {
         bytes[r] = n * (int64_t)sizeof *mine;
@@ -120,14 +120,19 @@ int ul__comm_sizes(ul_group *g, int64_t *all, const int64_t *mine, int n)
     return ul__comm_end(g, UL_COMM_SIZES, bytes[0] * (g->size - 1), rc);
 }
 
-int ul_group_lengths(int64_t *all, ul_group *group, int64_t n)
+int ul__comm_sizes(ul_group *g, int64_t *all, const int64_t *mine, int n)
 {
-    return ul__comm_sizes(group, all, &n, 1);
+    return gather_sizes(g, all, mine, n, "");
 }
 
-int ul_group_barrier(ul_group *group)
+int ul_group_lengths(int64_t *all, ul_group *group, const int64_t *mine, int n, const char *what)
 {
-    UL_TRY(ul__comm_begin(group, UL_COMM_BARRIER, ""));
+    return gather_sizes(group, all, mine, n, what ? what : "");
+}
+
+int ul_group_barrier(ul_group *group, const char *what)
+{
+    UL_TRY(ul__comm_begin(group, UL_COMM_BARRIER, what ? what : ""));
     return ul__comm_end(group, UL_COMM_BARRIER, 0, group->comm->barrier(group));
 }
 

@@ -114,25 +114,46 @@ static int split(lua_State *L)
 
 /* ---- calls ---- */
 
+/* What a rank that waits too long says it waits for, or NULL. */
+static const char *what_at(lua_State *L, int i, const char *op)
+{
+    if (lua_isnoneornil(L, i)) return NULL;
+    if (lua_type(L, i) != LUA_TSTRING)
+        host_fail(L, "%s: what it is for must be a string, got a %s", op, luaL_typename(L, i));
+    return lua_tostring(L, i);
+}
+
+/* g:barrier(what) */
 static int barrier(lua_State *L)
 {
-    host_arguments(L, "barrier", 1);
-    host_check(L, ul_group_barrier(to_group(L)));
+    host_arguments(L, "barrier", 2);
+    host_check(L, ul_group_barrier(to_group(L), what_at(L, 2, "barrier")));
     return 0;
 }
 
-/* g:lengths(n) -> list of each rank's n */
+/* g:lengths(n, what) -> list of each rank's n; or n is a list, and so is each rank's */
 static int lengths_of(lua_State *L)
 {
-    host_arguments(L, "lengths", 2);
+    host_arguments(L, "lengths", 3);
     ul_group *g = to_group(L);
-    int size = ul_group_size(g);
-    int64_t n = host_integer(L, 2, "lengths", "n");
-    int64_t *all = lua_newuserdata(L, (size_t)size * sizeof *all);
+    const char *what = what_at(L, 3, "lengths");
+    int size = ul_group_size(g), is_list = lua_istable(L, 2);
+    int n = is_list ? (int)lua_objlen(L, 2) : 1;
+    int64_t *mine = lua_newuserdata(L, (size_t)n * (size_t)(size + 1) * sizeof *mine),
+            *all = mine + n;
+    for (int i = 0; i < n; i++) {
+        if (is_list) lua_rawgeti(L, 2, i + 1);
+        mine[i] = host_integer(L, is_list ? lua_gettop(L) : 2, "lengths", "n");
+        if (is_list) lua_pop(L, 1);
+    }
+    host_check(L, ul_group_lengths(all, g, mine, n, what));
     lua_createtable(L, size, 0);
-    host_check(L, ul_group_lengths(all, g, n));
     for (int r = 0; r < size; r++) {
-        lua_pushnumber(L, (lua_Number)all[r]);
+        if (is_list) lua_createtable(L, n, 0);
+        for (int i = 0; i < n; i++) {
+            lua_pushnumber(L, (lua_Number)all[r * n + i]);
+            if (is_list) lua_rawseti(L, -2, i + 1);
+        }
         lua_rawseti(L, -2, r + 1);
     }
     return 1;

@@ -45,12 +45,14 @@ function ul.group_log() end
 function Group:split(color, key) end
 
 --- Waits for all ranks.
-function Group:barrier() end
+---@param what? string what a rank that waits too long says it waits for
+function Group:barrier(what) end
 
---- Each rank's n, in a list.
----@param n integer
----@return integer[]
-function Group:lengths(n) end
+--- Each rank's n, in a list. Where n is a list, as long on all ranks, a list of these.
+---@param n integer|integer[]
+---@param what? string what a rank that waits too long says it waits for
+---@return integer[]|integer[][]
+function Group:lengths(n, what) end
 
 --- The sum over all ranks, taken in their order and in accumulators.
 ---@param x Tensor of the same shape and dtype on all ranks
