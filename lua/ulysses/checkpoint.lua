@@ -3,6 +3,7 @@
 -- Files are written to step-N.tmp, each is on the disk before the manifest is, and then the folder
 -- gets its name: whenever the program is killed, every step-N is whole. Loading checks the hashes
 -- all the same, for disks lie and files are copied half.
+local agree = require 'ulysses.agree'
 local core = require 'ulysses.core'
 local folder = require 'ulysses.checkpoint.folder'
 local manifest = require 'ulysses.checkpoint.manifest'
@@ -47,27 +48,44 @@ function checkpoint.steps(dir)
   return steps
 end
 
+-- The ranks that save or load together, where there are several: those of the mesh that was given,
+-- or else the optimizer's.
+local function group_of(read)
+  local mesh = read.mesh or read.optim and read.optim.mesh
+  local group = read.group or mesh and mesh.world
+  if group and group.size > 1 and group.transport ~= 'plan' then return group end
+end
+
 local function save(dir, name, step, read)
-  must(core.folder_make(dir))
-  must(folder.tidy(dir))
-  must(write(dir, name, step, read))
-  must(folder.finish(dir, name))
-  if read.keep then must(folder.prune(dir, step, read.keep)) end
+  local group = group_of(read)
+  agree.first(group, 'checkpoint.save', function()
+    must(core.folder_make(dir))
+    must(folder.tidy(dir))
+  end)
+  write(dir, name, step, read, group)
+  agree.first(group, 'checkpoint.save', function()
+    must(folder.finish(dir, name))
+    if read.keep then must(folder.prune(dir, step, read.keep)) end
+  end)
 end
 
 --- Writes dir/step-N: the model's parameters, the optimizer's state, the random numbers' state, and
 --- `state` and `config`, any plain tables. It refuses where the disk is full or fails: what was
 --- there before is still there then. Afterwards at most `keep` checkpoints up to this step are left
 --- (nil: all).
+---
+--- All ranks of `mesh`, or of a `group`, call it together, and the first one writes whole weights;
+--- the optimizer's mesh need not be given.
 ---@param dir string
 ---@param step integer
----@param given { model: table, optim: table?, state: table?, config: table?, keep: integer? }
+---@param given { model: table, optim: table?, state: table?, config: table?, keep: integer?,
+---  mesh: Mesh?, group: Group? }
 ---@return string path
 function checkpoint.save(dir, step, given)
   dir = check_dir('checkpoint.save', dir)
   local read = options.read('checkpoint.save', given, {
     model = options.none, optim = options.none, state = options.none, config = options.none,
-    keep = options.none,
+    keep = options.none, mesh = options.none, group = options.none,
   })
   if not read.model then raise 'checkpoint.save: a model is needed' end
   if type(step) ~= 'number' or step < 0 or step ~= math.floor(step) then
@@ -119,20 +137,8 @@ end
 
 local function print_warning(sentence) io.stderr:write(sentence, '\n') end
 
---- Loads the newest checkpoint in `dir` that is whole, or `dir` itself where it is one, into the
---- tensors of the model and the optimizer. A damaged one is named to `warn` and passed over; where
---- all are damaged, or belong to another model, it refuses. With an optimizer the run goes on:
---- random numbers too continue where they were.
----@param dir string
----@param given { model: table?, optim: table?, random: boolean?,
----  warn: fun(sentence: string)? }?
----@return table? state what save was given, with `step`; nil where there is no checkpoint. NaN and
----infinities come back as NaN.
-function checkpoint.load(dir, given)
-  dir = check_dir('checkpoint.load', dir)
-  local read = options.read('checkpoint.load', given, {
-    model = options.none, optim = options.none, random = false, warn = print_warning,
-  })
+-- The newest whole checkpoint in `dir`, with its manifest; nil where there is none at all.
+local function newest_whole(dir, read)
   if read.optim and not manifest.exists(dir) then folder.tidy(dir) end
   local paths = candidates(dir)
   if #paths == 0 then return nil end
@@ -142,7 +148,35 @@ function checkpoint.load(dir, given)
     read.warn(('%s is damaged (%s); %s is used instead'):format(one.path, one.sentence,
                                                                 path:match '[^/]*$'))
   end
-  return uninterrupted(restore, path, content, read)
+  return path, content
+end
+
+--- Loads the newest checkpoint in `dir` that is whole, or `dir` itself where it is one, into the
+--- tensors of the model and the optimizer. A damaged one is named to `warn` and passed over; where
+--- all are damaged, or belong to another model, it refuses. With an optimizer the run goes on:
+--- random numbers too continue where they were.
+---
+--- All ranks of `mesh`, or of a `group`, call it together, and the first one alone reads. Any mesh
+--- will do, whatever the one was that saved; the optimizer's need not be given.
+---@param dir string
+---@param given { model: table?, optim: table?, random: boolean?,
+---  warn: fun(sentence: string)?, mesh: Mesh?, group: Group? }?
+---@return table? state what save was given, with `step`; nil where there is no checkpoint. NaN and
+---infinities come back as NaN.
+function checkpoint.load(dir, given)
+  dir = check_dir('checkpoint.load', dir)
+  local read = options.read('checkpoint.load', given, {
+    model = options.none, optim = options.none, random = false, warn = print_warning,
+    mesh = options.none, group = options.none,
+  })
+  local group, content = group_of(read), nil
+  local outline = agree.first(group, 'checkpoint.load', function()
+    local path
+    path, content = newest_whole(dir, read)
+    return path and restore.outline(path, content, read.optim ~= nil)
+  end)
+  if not outline then return nil end
+  return uninterrupted(restore.fill, outline, content, read, group)
 end
 
 --- The config that the newest whole checkpoint was saved with; nil where there is none.

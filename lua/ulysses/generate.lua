@@ -58,6 +58,13 @@ local function forbid(logits, tokenizer)
   for id = tokenizer.vocab, logits:numel() - 1 do x[id] = -math.huge end
 end
 
+-- The first rank's choice, for all: a text that went on for one rank alone would have it wait for
+-- the others.
+local function agreed(mesh, id)
+  if not mesh or mesh.world.size == 1 then return id end
+  return mesh.world:broadcast_(ul.tensor({ id }, { dtype = 'i64', device = 'cpu' })):item()
+end
+
 local function next_token(model, tokens, how, u)
   local context = {}
   for i = math.max(1, #tokens - how.context + 1), #tokens do context[#context + 1] = tokens[i] end
@@ -67,7 +74,7 @@ local function next_token(model, tokens, how, u)
   local logits = model:logits(inputs, { last = true })
   local last = logits[1][-1]:to('f32'):to('cpu'):clone() -- to be written to
   forbid(last, how.tokenizer)
-  return choose(last, how, u)
+  return agreed(how.mesh, choose(last, how, u))
 end
 
 -- n random numbers. A seed of its own leaves the generator as it is: a run that samples goes on as
@@ -85,7 +92,7 @@ local function read(given)
   local how = options.read('generate', given, {
     tokenizer = options.none, n = 200, temperature = 0.8, top_k = options.none,
     top_p = options.none, min_p = options.none, seed = options.none, context = 512,
-    stream = options.none,
+    stream = options.none, mesh = options.none,
   })
   local function demand(ok, sentence, ...)
     if not ok then raise('generate: ' .. sentence, ...) end
@@ -124,12 +131,13 @@ end
 --- likelier ones more often; `top_k` allows so many, `top_p` the likeliest that together have this
 --- probability, `min_p` those that are at least this share of the likeliest. The same seed gives
 --- the same text. The model sees the last `context` tokens. `stream`: true prints the text as it
---- comes, a function is called with each piece.
+--- comes, a function is called with each piece. Ranks of a mesh write the same text together:
+--- `mesh`, or else the model's own.
 ---@param model table with logits(inputs, { last = true }): [1, 1, vocabulary] for inputs [1, T]
 ---@param prompt string
 ---@param given { tokenizer: string|table|nil, n: integer?, temperature: number?, top_k: integer?,
 ---  top_p: number?, min_p: number?, seed: integer?, context: integer?,
----  stream: boolean|fun(piece: string)|nil }?
+---  stream: boolean|fun(piece: string)|nil, mesh: Mesh? }?
 ---@return string
 local function generate(model, prompt, given)
   local how = read(given)
@@ -139,6 +147,7 @@ local function generate(model, prompt, given)
   if type(prompt) ~= 'string' then
     raise('generate: the prompt must be a string, got a %s', type(prompt))
   end
+  how.mesh = how.mesh or model.mesh
   local tokenizer = how.tokenizer
   local tokens = tokenizer.encode(prompt)
   if #tokens == 0 then tokens[1] = tokenizer.eos end -- what a text stands behind

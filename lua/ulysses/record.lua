@@ -1,8 +1,10 @@
 -- record.lua - what a run writes down: a record of each step, on the terminal and in its folder.
+local agree = require 'ulysses.agree'
 local core = require 'ulysses.core'
 local ul = require 'ulysses'
 local folder = require 'ulysses.folder'
 local log = require 'ulysses.log'
+local machine = require 'ulysses.machine'
 local metrics = require 'ulysses.metrics'
 local raise = require 'ulysses.raise'
 local tensorboard = require 'ulysses.tensorboard'
@@ -17,11 +19,13 @@ local record = {}
 local order = { grad_norm = 1, lr = 2 }
 
 -- FLOP/s that the machine has reached at best, as far as it is known: other programs may disturb
--- the measuring, so it is done again where the run itself is faster.
+-- the measuring, so it is done again where the run itself is faster. Ranks have measured together.
 local function peak_of(self, reached)
-  local samples = self.peak and 1 or 5
-  if self.peak and reached <= self.peak then return self.peak end
-  for _ = 1, samples do self.peak = math.max(self.peak or 0, ul.peak_flops(self.dtype)) end
+  if not self.peak then
+    self.peak = machine.peak(self.dtype)
+  elseif reached > self.peak and not self.group then
+    self.peak = math.max(self.peak, ul.peak_flops(self.dtype))
+  end
   return math.max(self.peak, reached)
 end
 
@@ -41,7 +45,21 @@ local function write(self, values)
   if self.events then self.events:write(values) end
 end
 
---- Writes down what is known of the step at work, once.
+-- FLOP and tokens of all ranks in this step, and the most memory that one of them has taken.
+local function totals(self)
+  local flops, tokens = ul.flops() - self.before.flops, self.batch.inputs:numel()
+  local peak = ul.memory('cpu').peak
+  if not self.group then return flops, tokens, peak end
+  local all = agree.numbers(self.group, { math.floor(flops), tokens, peak },
+                            'the record of step ' .. self.step)
+  flops, tokens = 0, 0
+  for _, one in ipairs(all) do
+    flops, tokens, peak = flops + one[1], tokens + one[2], math.max(peak, one[3])
+  end
+  return flops, tokens, peak
+end
+
+--- Writes down what is known of the step at work, once. All ranks come here together.
 ---@param self Run
 function record.step(self)
   if not self.scope or self.recorded then return end
@@ -51,13 +69,13 @@ function record.step(self)
           self.step)
   end
   local before = self.before
-  local seconds, tokens = core.system.clock() - self.began, self.batch.inputs:numel()
-  local flops = ul.flops() - before.flops
+  local loss, flops, tokens, peak = self.batch:loss(), totals(self)
+  local seconds = core.system.clock() - self.began
   self.tokens, self.seconds = before.tokens + tokens, before.seconds + seconds
   local values = {
-    step = self.step, loss = self.batch:loss(), tokens = self.tokens, seconds = self.seconds,
+    step = self.step, loss = loss, tokens = self.tokens, seconds = self.seconds,
     tokens_per_s = tokens / seconds, flops_per_s = flops / seconds,
-    peak_bytes = ul.memory('cpu').peak,
+    peak_bytes = peak,
   }
   for name, value in pairs(self.given) do values[name] = value end
   if self.optim and self.optim.skipped then values.skipped = true end
@@ -144,11 +162,23 @@ end
 
 -- ---- the folder ----
 
-local function cpu_name()
-  local file = io.open '/proc/cpuinfo'
-  local text = file and file:read '*a' or ''
-  if file then file:close() end
-  return text:match 'model name%s*: ([^\n]*)'
+-- 'dp 2 x sp 4', of the axes that have several ranks.
+local function mesh_text(mesh)
+  local parts, sizes = {}, mesh.sizes
+  local function add(name, n)
+    if n > 1 then parts[#parts + 1] = ('%s %d'):format(name, n) end
+  end
+  add('dp', sizes.dp)
+  add('sp', sizes.ring * sizes.ulysses)
+  if sizes.ring > 1 then parts[#parts] = parts[#parts] .. (' (ring %d)'):format(sizes.ring) end
+  add('tp', sizes.tp)
+  return table.concat(parts, ' x ')
+end
+
+-- '4 ranks (dp 2 x sp 2)'; nil where there is one.
+local function ranks_text(self)
+  local n = self.mesh and self.mesh.world.size or 1
+  return n > 1 and ('%d ranks (%s)'):format(n, mesh_text(self.mesh)) or nil
 end
 
 -- What the report says about where and how the run was made.
@@ -157,8 +187,8 @@ local function describe(self)
   return {
     version = core.version, config = self.config, dtype = self.dtype, steps = self.last,
     parameters = model.n_parameters and model:n_parameters() or nil,
-    started = self.started, resumed = self.resumed,
-    machine = { cpu = cpu_name(), isa = ul.isa(), threads = ul.threads(),
+    started = self.started, resumed = self.resumed, ranks = ranks_text(self),
+    machine = { cpu = machine.cpu_name(), isa = ul.isa(), threads = ul.threads(),
                 peak_flops = peak_of(self, 0) },
   }
 end
@@ -166,17 +196,18 @@ end
 --- Writes run.json.
 ---@param self Run
 function record.describe(self)
+  if not agree.is_first(self.group) then return end
   folder.write(self.dir .. '/run.json', ul.json.encode(describe(self), { indent = 1 }) .. '\n')
 end
 
---- Opens the files of the run's folder to go on behind its step, and takes the losses from them.
----@param self Run
-function record.open(self)
-  self.started = core.system.now()
-  for step = 1, self.step do self.losses[step] = nan end
+-- Opens the files of the run's folder to go on behind its step, and reads what they know of it:
+-- losses by step, and the last evaluation.
+local function open_files(self)
+  local losses, evaluated = {}, nil
+  for step = 1, self.step do losses[step] = nan end
   self.metrics = metrics.open(self.dir .. '/metrics.jsonl', self.step, function(values)
-    if type(values.loss) == 'number' then self.losses[values.step] = values.loss end
-    if values.eval_loss then self.evaluated = values end
+    if type(values.loss) == 'number' then losses[values.step] = values.loss end
+    if values.eval_loss then evaluated = values end
   end)
   self.sampled = {}
   self.samples = metrics.open(self.dir .. '/samples.jsonl', self.step, function(values)
@@ -184,18 +215,50 @@ function record.open(self)
   end)
   if self.tensorboard then self.events = tensorboard.open(self.dir, self.step) end
   record.describe(self)
+  return { losses = losses, evaluated = evaluated }
 end
 
---- One line about a run on the meta device: what a step takes. To its tensors come those that stay
---- on the host (the text), and what kernels keep for themselves.
+--- Before the first step: takes what the folder knows of the steps before, on all ranks.
+---@param self Run
+function record.open(self)
+  self.started = core.system.now()
+  if self.group and (self.dir or self.log_every > 0) then
+    self.peak = machine.peak(self.dtype, self.group)
+  end
+  if not self.dir then return end
+  local known = agree.first(self.group, 'ul.run', open_files, self)
+  for step, loss in ipairs(known.losses) do self.losses[step] = tonumber(loss) or nan end
+  self.evaluated = known.evaluated
+end
+
+--- Says, once, which ranks are at work together.
+---@param self Run
+function record.tell_ranks(self)
+  local text = self.group and self.log_every > 0 and not self.told and ranks_text(self)
+  if text and agree.is_first(self.group) then log.say('%s', text) end
+  self.told = true
+end
+
+-- Tokens in a step on the meta device, where one rank stands for all.
+local function planned_tokens(self)
+  local data = self.data
+  if not self.mesh or not (data.size and data.length) then return self.tokens_of_step or 0 end
+  return self.tokens_of_step and data.size * data.length or 0
+end
+
+--- One line about a run on the meta device: what a step takes, of the first rank where there are
+--- several. To its tensors come those that stay on the host (the text), and what kernels keep for
+--- themselves.
 ---@param self Run
 ---@return string
 function record.plan(self)
   local bytes = ul.memory('meta').peak + ul.memory('meta').scratch + ul.memory('cpu').peak
   local parameters = self.model.n_parameters and self.model:n_parameters() or 0
   local memory = bytes < 1e10 and ('%.0f MB'):format(bytes / 1e6) or log.bytes(bytes)
-  return ('plan: %s parameters; a step of %d tokens takes %s at its peak and %s'):format(
-    log.count(parameters), self.tokens_of_step or 0, memory, log.flops(self.flops_of_step or 0))
+  local ranks = ranks_text(self)
+  return ('plan: %s parameters%s; a step of %d tokens takes %s at its peak and %s%s'):format(
+    log.count(parameters), ranks and ' on ' .. ranks or '', planned_tokens(self), memory,
+    log.flops(self.flops_of_step or 0), ranks and ' on each' or '')
 end
 
 return record

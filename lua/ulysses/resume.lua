@@ -1,4 +1,5 @@
 -- resume.lua - how a run finds what it has done before, and goes on as if it had never stopped.
+local agree = require 'ulysses.agree'
 local checkpoint = require 'ulysses.checkpoint'
 local log = require 'ulysses.log'
 local refuse = require 'ulysses.refuse'
@@ -39,7 +40,7 @@ end
 -- make another run of it: refused.
 local function take_up(run)
   local state = checkpoint.load(run.dir, {
-    model = run.model, optim = run.optim, random = true,
+    model = run.model, optim = run.optim, random = true, group = run.group,
     warn = function(sentence) log.say('%s', sentence) end,
   })
   if not state then return end
@@ -51,13 +52,15 @@ local function take_up(run)
   run.saved_path = ('%s/step-%d'):format(run.dir, state.step)
   run.bad, run.last_good = state.bad or 0, state.last_good or state.step
   run.tokens, run.seconds = state.tokens or 0, state.seconds or 0
-  run.changes = run.config and changes(checkpoint.config(run.dir), run.config) or {}
+  agree.first(run.group, 'ul.run', function()
+    run.changes = run.config and changes(checkpoint.config(run.dir), run.config) or {}
+  end)
 end
 
 --- Says, once, that the run goes on, and what has changed.
 ---@param run Run
 function resume.tell(run)
-  if not run.changes then return end
+  if not run.changes or not agree.is_first(run.group) then return end
   if run.step < run.last then
     log.say('resumed %s at step %d of %d', run.dir, run.step, run.last)
   else

@@ -1,4 +1,5 @@
 -- run.lua - ul.run: the loop around a training step, its record, and evaluation.
+local agree = require 'ulysses.agree'
 local core = require 'ulysses.core'
 local ul = require 'ulysses'
 local checkpoint = require 'ulysses.checkpoint'
@@ -7,6 +8,7 @@ local log = require 'ulysses.log'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local record = require 'ulysses.record'
+local refuse = require 'ulysses.refuse'
 local resume = require 'ulysses.resume'
 local stop = require 'ulysses.stop'
 
@@ -20,6 +22,8 @@ local META_STEPS = 2
 ---@field losses number[] of every step so far, of the sittings before this one too
 ---@field resumed integer|nil the step that this sitting began behind, where it did not begin at 0
 ---@field dir string|nil
+---@field mesh Mesh|nil that of its data: whose ranks train together
+---@field group Group|nil these ranks, where they are several
 local Run = {}
 Run.__index = Run
 function Run.__tostring(self)
@@ -33,7 +37,28 @@ local function first_parameter(model)
   return model.parameters and model:parameters()[1] or nil
 end
 
---- A training run.
+-- The mesh that the data are shared out on is that of the run, and of its optimizer.
+local function take_mesh(fields)
+  local mesh, optim = fields.data and fields.data.mesh, fields.optim
+  if optim and mesh and optim.mesh == nil then optim.mesh = mesh end
+  if mesh and optim and optim.mesh ~= mesh then
+    raise('run: the optimizer is told %s, and the data are shared by another mesh',
+          optim.mesh and 'one mesh' or 'that it trains alone')
+  end
+  if not mesh and not (optim and optim.mesh == false) then
+    local ranks = ul.group().size
+    if ranks > 1 then
+      refuse('run: %d ranks are at work, and the data are not shared out among them: each would '
+             .. 'train by itself; write data:shard(mesh), with mesh = ul.mesh { sp = %d } (all '
+             .. 'share each sequence) or ul.mesh() (each has its own rows)', ranks, ranks)
+    end
+  end
+  fields.mesh = mesh
+  if mesh and mesh.world.size > 1 and not fields.on_meta then fields.group = mesh.world end
+end
+
+--- A training run. Ranks that share the data (data:shard(mesh)) call it and its methods together;
+--- the first of them alone prints, and has to do with the folder.
 ---   dir          folder for metrics, checkpoints, samples and the report; nil or '': nothing is
 ---                kept. A run that finds a checkpoint there goes on from it.
 ---   config       the settings, for the record
@@ -54,11 +79,13 @@ local function new(given)
   fields.dtype = parameter and parameter:dtype() or 'f32'
   fields.on_meta = parameter ~= nil and parameter:device() == 'meta'
   if fields.dir == '' or fields.on_meta then fields.dir = nil end
-  local mesh = fields.data and fields.data.mesh
-  if mesh and fields.optim and fields.optim.mesh == nil then fields.optim.mesh = mesh end
+  take_mesh(fields)
   fields.losses, fields.step, fields.taken, fields.tokens, fields.seconds = {}, 0, 0, 0, 0
-  fields.bad, fields.display = 0, log.new(fields.on_meta and 0 or fields.log_every)
-  if fields.dir then fields.lock = folder.open(fields.dir) end
+  local shows = not fields.on_meta and agree.is_first(fields.group)
+  fields.bad, fields.display = 0, log.new(shows and fields.log_every or 0)
+  if fields.dir then
+    agree.first(fields.group, 'ul.run', function() fields.lock = folder.open(fields.dir) end)
+  end
   return setmetatable(fields, Run)
 end
 
@@ -118,15 +145,28 @@ local function leave_step(self)
   if self.optim then self.optim:zero_grad() end
 end
 
+-- An error or Ctrl-C may have left ranks at different places.
+local function agree_on_place(self)
+  local place = { self.taken, self.scope and 1 or 0, self.optim and self.optim.steps or 0 }
+  local all = agree.numbers(self.group, place, 'run:steps, which all ranks must call')
+  for rank, there in ipairs(all) do
+    for i, number in ipairs(there) do
+      if number ~= all[1][i] then
+        refuse('run: rank %d has left the loop behind update %d of the weights, and rank 0 behind '
+               .. '%d: the weights are no longer the same; start again, from the last checkpoint',
+               rank - 1, there[3], all[1][3])
+      end
+    end
+  end
+end
+
 local function begin(self)
   self.begun = true
   if self.optim then
     function self.optim.loss_of_step() return self.batch and self.batch:loss() or 0 end
   end
-  if self.dir then
-    resume(self)
-    record.open(self)
-  end
+  if self.dir then resume(self) end
+  record.open(self)
   ul.reset_peak_memory()
 end
 
@@ -149,9 +189,11 @@ function Run:steps(n)
   if type(n) ~= 'number' or n < 0 or n ~= math.floor(n) then
     raise('run:steps: expected how many steps there are to be in all, got %s', tostring(n))
   end
+  agree_on_place(self)
   leave_step(self)
   self.last = self.on_meta and math.min(n, META_STEPS) or n
   if not self.begun then begin(self) end
+  record.tell_ranks(self)
   resume.tell(self)
   stop.watch(self, true)
   return function()
@@ -178,6 +220,7 @@ end
 ---@return string|nil path
 function Run:save()
   if not self.dir or not self.begun then return nil end
+  agree.meet(self.group, 'run:save')
   note_step(self)
   self.save_due = self.bad > 0 or self.scope ~= nil and not is_done(self)
   if self.save_due then return nil end
@@ -194,6 +237,7 @@ function Run:save_now()
   core.signals.hold()
   local ok, path = pcall(checkpoint.save, self.dir, self.step, {
     model = self.model, optim = self.optim, config = self.config, keep = self.keep,
+    group = self.group,
     state = { data = resume.fingerprint(self.data), tokens = self.tokens, seconds = self.seconds,
               bad = self.bad, last_good = self.last_good },
   })
@@ -206,8 +250,21 @@ end
 
 -- ---- evaluation ----
 
+-- The data as the ranks of the run share them; the caller's own stay as they are.
+local function shared(self, data)
+  if data.mesh == self.mesh then return data end
+  if data.mesh then
+    raise('run:eval: these data are shared by another mesh than those that are trained on')
+  elseif not data.copy then
+    raise 'run:eval: data that cannot be shared among ranks; rows of ul.data can'
+  end
+  data = data:copy()
+  data.mesh = self.mesh -- however few rows a batch has
+  return data
+end
+
 --- The mean loss over all labels of `data`, each row once, and its exponential; the record gets
---- both, and nothing else is changed.
+--- both, and nothing else is changed. Ranks of a mesh call it together and share the rows.
 ---@param data table what :batch() returns
 ---@return number loss NaN where there is no label
 ---@return number perplexity
@@ -215,12 +272,15 @@ function Run:eval(data)
   if type(data) ~= 'table' or not data.once then
     raise 'run:eval: expected what :batch() returns, as text:pack(seq_len):batch(n)'
   end
+  agree.meet(self.group, 'run:eval')
   note_step(self)
   if self.on_meta then return nan, nan end
+  data = shared(self, data)
   local sum, count, random = 0, 0, { ul.random_state() }
   local function add(batch)
     self.model(batch)
-    sum, count = sum + batch:loss() * batch.count, count + batch.count
+    local labels = batch.denominator -- of all ranks
+    sum, count = sum + batch:loss() * labels, count + labels
   end
   stop.watched(self, ul.no_grad, function()
     for batch in data:once() do
@@ -235,26 +295,30 @@ function Run:eval(data)
 end
 
 --- Text that the model writes behind `prompt`; the record gets it too. Options as for ul.generate;
---- without a seed the step is the seed. On meta there is none.
+--- without a seed the step is the seed. On meta there is none. Ranks of a mesh call it together.
 ---@param prompt string
 ---@param given table?
 ---@return string
 function Run:sample(prompt, given)
+  agree.meet(self.group, 'run:sample')
   note_step(self)
   if self.on_meta then return '' end
-  local how = { seed = self.step }
+  local how = { seed = self.step, mesh = self.mesh }
   for key, value in pairs(given or {}) do how[key] = value end
   local text = ul.generate(self.model, prompt, how)
   record.sample(self, prompt, text)
   return text
 end
 
---- Writes the page about the run, runs/x/report.html; nil where there is no folder.
+--- Writes the page about the run, runs/x/report.html; nil where there is no folder. Of several
+--- ranks the first one writes it, about the steps that are over.
 ---@return string|nil path
 function Run:report()
   if not self.dir then return nil end
-  note_step(self)
-  return require('ulysses.report').write(self.dir)
+  if not self.group then note_step(self) end -- ranks need not all come here
+  local path = self.dir .. '/report.html'
+  if agree.is_first(self.group) then require('ulysses.report').write(self.dir) end
+  return path
 end
 
 return new

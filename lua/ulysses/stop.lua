@@ -1,4 +1,5 @@
 -- stop.lua - how a run ends before its last step: on a signal, or where it learns nothing any more.
+local agree = require 'ulysses.agree'
 local core = require 'ulysses.core'
 local log = require 'ulysses.log'
 local refuse = require 'ulysses.refuse'
@@ -53,36 +54,55 @@ function stop.where_nothing_is_learnt(run)
          tostring(run.losses[run.step]), tostring(run.given.grad_norm or 'unknown'), weights, saved)
 end
 
+-- Ranks learn of a signal one after the other, and what one of them alone knows must not make it
+-- leave the others: the most that any rank knows is done by all of them.
+local urgency = { 'interrupt', 'terminate', interrupt = 1, terminate = 2 }
+
+local function pending(run)
+  local what = run.watched and core.signals.pending()
+  if not run.group then return what end
+  return urgency[agree.most(run.group, urgency[what] or 0, 'signals after step ' .. run.step)]
+end
+
+-- Whether Ctrl-C leads to a prompt, on all ranks.
+local function prompt_of(run)
+  local there, repl = pcall(require, 'ulysses.repl')
+  local here = there and repl.available()
+  return agree.most(run.group, here and 0 or 1, 'the prompt') == 0 and repl
+end
+
 local function save_and_leave(run, what)
   local path = run:save_now()
-  log.leave()
-  local done = ('%s after step %d of %d'):format(
-    what == 'terminate' and 'terminated' or 'interrupted', run.step, run.last)
-  if path then
-    log.say('%s; saved %s, and the same command goes on from there', done, path)
-  else
-    log.say('%s; nothing is saved', done)
+  if agree.is_first(run.group) then
+    log.leave()
+    local done = ('%s after step %d of %d'):format(
+      what == 'terminate' and 'terminated' or 'interrupted', run.step, run.last)
+    if path then
+      log.say('%s; saved %s, and the same command goes on from there', done, path)
+    else
+      log.say('%s; nothing is saved', done)
+    end
   end
-  os.exit(what == 'terminate' and 0 or INTERRUPTED, true)
+  -- A signal that reaches this rank later than others must find it watched: the state stays open.
+  os.exit(what == 'terminate' and 0 or INTERRUPTED, not run.group)
 end
 
 --- Does what a signal has asked for meanwhile. SIGTERM saves and ends the program; Ctrl-C opens the
---- prompt where there is one, else it does the same. Neither before the step at work is taken.
+--- prompt where there is one, else it does the same. Neither before the step at work is taken. All
+--- ranks come here together.
 ---@param run Run
 function stop.where_asked_to(run)
-  local what = run.watched and core.signals.pending()
+  local what = pending(run)
   if not what or run.scope and (what == 'interrupt' or not stop.has_updated(run)) then return end
   core.signals.take()
-  local there, repl = pcall(require, 'ulysses.repl')
-  if what == 'interrupt' and there and repl.available() then
-    log.leave()
-    local left, problem = pcall(repl.inside, ('interrupted after step %d of %d'):format(
-      run.step, run.last))
-    if left then return end
-    run:save_now() -- the loop is left, and perhaps the program
-    error(problem, 0)
-  end
-  save_and_leave(run, what)
+  local repl = what == 'interrupt' and prompt_of(run)
+  if not repl then return save_and_leave(run, what) end
+  log.leave()
+  local left, problem = pcall(repl.inside, ('interrupted after step %d of %d'):format(
+    run.step, run.last))
+  if left then return end
+  run:save_now() -- the loop is left, and perhaps the program
+  error(problem, 0)
 end
 
 return stop

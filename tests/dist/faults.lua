@@ -1,5 +1,22 @@
 -- faults.lua - what goes wrong between ranks, and the words that each must end with: in bounded
 -- time, and never with exit status 0.
+
+-- A run over all ranks; the code is called as f(run, rank) behind the second step.
+local function training(code)
+  return [[
+    local model = require('recipes.llama3').model({ vocab = 260, dim = 8, n_layers = 1,
+      n_heads = 2, n_kv_heads = 1, ffn = 8, rope_theta = 500000, eps = 1e-5 }, ul.mesh())
+    local data = ul.data.from { ('some words '):rep(100) }:tokenize 'bytes':pack(16):batch(4)
+    local run = ul.run { model = model, optim = ul.optim.sgd(model), data = data:shard(ul.mesh()),
+                         dir = arg[0] .. '.run', log_every = 0 }
+    local function f(run, rank) ]] .. code .. [[ end
+    for step, batch in run:steps(3) do
+      model(batch):backward()
+      run.optim:step()
+      if step == 2 then f(run, ul.group().rank) end
+    end]]
+end
+
 return {
   { name = 'a rank is killed in a collective', ranks = 3, status = 137,
     'exited on signal 9', script = [[
@@ -59,6 +76,15 @@ return {
       local g = ul.group()
       if g.rank == 0 then os.exit(3) end
       g:barrier()]] },
+  { name = 'a save by one rank', ranks = 2, environment = 'UL_COMM_TIMEOUT=2',
+    'rank 0 of 2 has waited', '(run:save, which all ranks must call) of group world',
+    script = training 'if rank == 0 then run:save() end' },
+  { name = 'a save by one rank, looked for', ranks = 2, environment = 'UL_COMM_CHECK=1',
+    'of run:save, which all ranks must call, but rank 1 called sizes #', 'of the record of step 2',
+    script = training 'if rank == 0 then run:save() end' },
+  { name = 'an evaluation by one rank, looked for', ranks = 3, environment = 'UL_COMM_CHECK=1',
+    'but rank 2 called barrier #', 'of run:eval, which all ranks must call',
+    script = training 'if rank == 2 then run:eval(run.data) end' },
   { name = 'another launcher', environment = 'RANK=0 WORLD_SIZE=4', 'WORLD_SIZE = 4',
     'start with mpirun or srun --mpi=pmix', script = 'ul.group()' },
   { name = 'a launcher of another MPI', environment = 'PMI_SIZE=4 PMI_RANK=1',

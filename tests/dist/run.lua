@@ -64,6 +64,7 @@ local function fault(case)
     output, status = shell(('%s timeout -k 5 90 %s %s'):format(case.environment, interpreter, name))
   end
   os.remove(name)
+  shell(('rm -rf %s.run'):format(name)) -- the folder of a case that has one
   local good = status ~= 0 and status ~= 124 and status ~= 137 or case.status == status
   for _, words in ipairs(case) do good = good and output:find(words, 1, true) end
   report(case.name, good, ('exit %d:\n%s'):format(status, output))

@@ -74,7 +74,7 @@ describe('metrics', function()
       local left = 2
       return function()
         left = left - 1
-        if left >= 0 then return { count = 3 - left, loss = function() return left end } end
+        if left >= 0 then return { denominator = 3 - left, loss = function() return left end } end
       end
     end }
     for step in run:steps(2) do

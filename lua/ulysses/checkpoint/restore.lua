@@ -1,10 +1,14 @@
 -- restore.lua - copies one checkpoint, which is known to be whole, into a model and its optimizer.
+local agree = require 'ulysses.agree'
 local core = require 'ulysses.core'
 local assemble = require 'ulysses.checkpoint.shards'
 local json = require 'ulysses.json'
 local manifest = require 'ulysses.checkpoint.manifest'
 local refuse = require 'ulysses.refuse'
 local safetensors = require 'ulysses.safetensors'
+local whole = require 'ulysses.checkpoint.whole'
+
+local restore = {}
 
 local function shape_text(shape) return '[' .. table.concat(shape, ', ') .. ']' end
 
@@ -23,24 +27,25 @@ local function sorted_keys(set)
   return keys
 end
 
--- Refuses the first difference between what is wanted, a list of { name, tensor }, and what the
--- manifest lists. `what`: 'parameter', `owner`: 'the model'
+-- Refuses the first difference between what is wanted, a list of items, and what the manifest
+-- lists. `what`: 'parameter', `owner`: 'the model'
 local function compare(path, what, owner, wanted, listed)
   local known = {}
   for _, item in ipairs(wanted) do
-    local name, tensor, stored = item[1], item[2], listed[item[1]]
+    local name, shape, dtype = item.name, item.shape, item.tensor:dtype()
+    local stored = listed[name]
     known[name] = true
     if not stored then
       refuse("%s: %s '%s' %s of %s is not in the checkpoint", path, what, name,
-             shape_text(tensor.shape), owner)
+             shape_text(shape), owner)
     end
-    if not same_shape(stored.shape, tensor.shape) then
+    if not same_shape(stored.shape, shape) then
       refuse("%s: %s '%s' is %s in the checkpoint and %s in %s", path, what, name,
-             shape_text(stored.shape), shape_text(tensor.shape), owner)
+             shape_text(stored.shape), shape_text(shape), owner)
     end
-    if stored.dtype ~= tensor:dtype() then
+    if stored.dtype ~= dtype then
       refuse("%s: %s '%s' is %s in the checkpoint and %s in %s", path, what, name, stored.dtype,
-             tensor:dtype(), owner)
+             dtype, owner)
     end
   end
   for _, name in ipairs(sorted_keys(listed)) do
@@ -49,12 +54,6 @@ local function compare(path, what, owner, wanted, listed)
              shape_text(listed[name].shape), owner)
     end
   end
-end
-
-local function list_of(iterator)
-  local list = {}
-  for name, tensor in iterator do list[#list + 1] = { name, tensor } end
-  return list
 end
 
 -- What an optimizer keeps for its parameters: 'exp_avg and exp_avg_sq'. Copies of the parameters
@@ -69,18 +68,15 @@ local function kind_of(names)
   return text == '' and 'nothing' or text
 end
 
--- The optimizer's state, a list of { name, tensor }, with room for all that the checkpoint has.
-local function optimizer_state(path, optim, listed)
-  -- A parameter that was frozen when the optimizer was made has none yet.
-  for name in pairs(listed) do optim:prepare(name:match '^(.*)%.' or name) end
-  local wanted, names = list_of(optim:named_state()), {}
-  for _, item in ipairs(wanted) do names[item[1]] = true end
+-- Refuses another kind of optimizer.
+local function compare_kinds(path, items, listed)
+  local names = {}
+  for _, item in ipairs(items) do names[item.name] = true end
   local there, here = kind_of(listed), kind_of(names)
   if there ~= here then
     refuse('%s: another kind of optimizer: the one in the checkpoint keeps %s, this one %s', path,
            there, here)
   end
-  return wanted
 end
 
 -- Opens the files of a checkpoint, each once.
@@ -95,14 +91,15 @@ local function opener(path)
   end
 end
 
-local function fill(path, what, wanted, listed, open)
-  for _, item in ipairs(wanted) do
-    local name, tensor = item[1], item[2]
-    local found = assemble(tensor, listed[name], name, open)
-    if found ~= tensor:numel() then
-      refuse("%s: %s '%s': %d of its %d numbers are in the checkpoint", path, what, name, found,
-             tensor:numel())
-    end
+local function fill(path, what, items, listed, open, group)
+  for _, item in ipairs(items) do
+    whole.fill(item, group, function(target)
+      local found = assemble(target, listed[item.name], item.name, open)
+      if found ~= target:numel() then
+        refuse("%s: %s '%s': %d of its %d numbers are in the checkpoint", path, what, item.name,
+               found, target:numel())
+      end
+    end)
   end
 end
 
@@ -114,26 +111,49 @@ local function without_null(value)
   return value
 end
 
---- All checks come before the first change.
+--- What all ranks have to know of a checkpoint that one of them reads.
 ---@param path string
 ---@param content table the manifest
----@param given { model: table?, optim: table? }
----@return table state
-return function(path, content, given)
+---@param with_optim boolean
+---@return { path: string, trainer: table, optimizer: string[]? }
+function restore.outline(path, content, with_optim)
   local trainer, sentence = manifest.read_json(path, 'trainer_state.json')
   if not trainer then refuse('%s/%s', path, sentence) end
-  local model, optim = given.model and list_of(given.model:named_parameters()), nil
-  if model then compare(path, 'parameter', 'the model', model, content.tensors.model) end
-  if given.optim then
-    if not trainer.optimizer then refuse('%s: was saved without an optimizer', path) end
-    optim = optimizer_state(path, given.optim, content.tensors.optimizer)
-    compare(path, 'optimizer state', 'the optimizer', optim, content.tensors.optimizer)
+  if with_optim and not trainer.optimizer then
+    refuse('%s: was saved without an optimizer', path)
   end
+  return { path = path, trainer = trainer,
+           optimizer = with_optim and json.array(sorted_keys(content.tensors.optimizer)) or nil }
+end
+
+--- All checks come before the first change. The first rank of a group reads; all of them call it.
+---@param outline table of restore.outline
+---@param content table|nil the manifest, which the first rank has
+---@param given { model: table?, optim: table? }
+---@param group Group?
+---@return table state
+function restore.fill(outline, content, given, group)
+  local path, trainer, model, optim = outline.path, outline.trainer, nil, nil
+  local listed = content and content.tensors or {}
+  if given.model then model = whole.of_model(given.model) end
+  if given.optim then
+    -- A parameter that was frozen when the optimizer was made has none yet.
+    for _, name in ipairs(outline.optimizer) do
+      given.optim:prepare(name:match '^(.*)%.' or name)
+    end
+    optim = whole.of_optimizer(given.optim)
+  end
+  agree.first(group, 'checkpoint.load', function()
+    if model then compare(path, 'parameter', 'the model', model, listed.model) end
+    if not optim then return end
+    compare_kinds(path, optim, listed.optimizer)
+    compare(path, 'optimizer state', 'the optimizer', optim, listed.optimizer)
+  end)
   local open = opener(path)
   core.no_grad(function()
     core.scope(function()
-      if model then fill(path, 'parameter', model, content.tensors.model, open) end
-      if optim then fill(path, 'optimizer state', optim, content.tensors.optimizer, open) end
+      if model then fill(path, 'parameter', model, listed.model, open, group) end
+      if optim then fill(path, 'optimizer state', optim, listed.optimizer, open, group) end
     end)
   end)
   if given.optim then given.optim.steps = trainer.optimizer.steps end
@@ -144,3 +164,5 @@ return function(path, content, given)
   state.step = trainer.step
   return state
 end
+
+return restore

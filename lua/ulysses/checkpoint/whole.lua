@@ -1,0 +1,87 @@
+-- whole.lua - the way between the tensors that a rank holds and the whole ones that files hold.
+--
+-- Most tensors are the same on every rank. Of a weight that a module shares out among ranks
+-- (module.parallel) each holds a part along one dim, and of the optimizer's state for it the same
+-- part. Files know nothing of that: a part is made whole here before it is written, and cut from
+-- the whole after it was read, one tensor at a time.
+local agree = require 'ulysses.agree'
+local core = require 'ulysses.core'
+
+local whole = {}
+
+---@class WholeItem
+---@field name string
+---@field tensor Tensor what this rank holds
+---@field shape integer[] of the whole
+---@field part { dim: integer, group: Group }|nil where this rank holds a part alone
+---@field first integer|nil where it begins, from 1
+
+local function item(name, tensor, part)
+  local one = { name = name, tensor = tensor, shape = { unpack(tensor.shape) } }
+  if not part or part.group.size == 1 then return one end
+  local sizes, first = part.group:lengths(tensor:size(part.dim), 'parts of ' .. name), 1
+  for rank = 1, part.group.rank do first = first + sizes[rank] end
+  one.shape[part.dim] = 0
+  for _, size in ipairs(sizes) do one.shape[part.dim] = one.shape[part.dim] + size end
+  one.part, one.first = part, first
+  return one
+end
+
+--- The parameters of a model. Ranks that hold parts of them call it together.
+---@param model table
+---@return WholeItem[]
+function whole.of_model(model)
+  local list = {}
+  for name, tensor, owner in model:named_parameters() do
+    list[#list + 1] = item(name, tensor, owner.parallel and owner.parallel[name:match '[^.]*$'])
+  end
+  return list
+end
+
+--- The same of what an optimizer keeps.
+---@param optim Optimizer
+---@return WholeItem[]
+function whole.of_optimizer(optim)
+  local list, parts = {}, {}
+  for _, entry in ipairs(optim.entries) do parts[entry.name] = entry.part end
+  for name, tensor in optim:named_state() do
+    list[#list + 1] = item(name, tensor, parts[name:match '^(.*)%.' or name])
+  end
+  return list
+end
+
+---@param items WholeItem[]
+---@return boolean
+function whole.has_parts(items)
+  for _, one in ipairs(items) do
+    if one.part then return true end
+  end
+  return false
+end
+
+--- The whole tensor.
+---@param one WholeItem
+---@return Tensor
+function whole.gather(one)
+  if not one.part then return one.tensor end
+  return one.part.group:all_gather(one.tensor:detach(), { dim = one.part.dim })
+end
+
+--- Fills what this rank holds: the first rank of the group reads the whole, and tells the others.
+---@param one WholeItem
+---@param group Group?
+---@param read fun(target: Tensor)
+function whole.fill(one, group, read)
+  local target = one.tensor
+  if one.part then
+    target = core.empty(one.shape, { dtype = target:dtype(), device = target:device() })
+  end
+  if agree.is_first(group) then read(target) end
+  if group then group:broadcast_(target) end
+  if not one.part then return end
+  local dim = one.part.dim
+  one.tensor:copy_(target:narrow(dim, one.first, one.tensor:size(dim)))
+  target:free()
+end
+
+return whole
