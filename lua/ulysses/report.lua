@@ -159,7 +159,7 @@ local function tiles(page)
   local note = flops - flops == 0 and flops > 0 and log.flops(flops) .. '/s' or nil
   if note and peak then note = ('%s, %.0f %% of peak'):format(note, 100 * flops / peak) end
   add('Tokens per second', log.rate(speed), note)
-  add('Peak memory', log.bytes(last.peak_bytes))
+  add('Peak memory', log.bytes(last.peak_bytes), page.run.ranks and 'of the rank with the most')
   if #page.skipped > 0 then add('Skipped steps', #page.skipped, 'loss or gradient not finite') end
   return '<dl class="tiles">' .. table.concat(parts) .. '</dl>'
 end
@@ -195,7 +195,7 @@ local function machine(page)
   local there = run.machine or {}
   add('CPU', there.cpu)
   add('instruction set', there.isa)
-  add('threads', there.threads)
+  add(run.ranks and 'threads of a rank' or 'threads', there.threads)
   add('ranks', run.ranks)
   add('measured peak', there.peak_flops and log.flops(there.peak_flops) .. '/s')
   add('dtype', run.dtype)
