@@ -94,6 +94,14 @@ int ul_reduce_scatter(ul_tensor **y, ul_tensor *x, ul_group *group, int dim, con
 int ul_broadcast(ul_tensor **y, ul_tensor *x, ul_group *group, int root);
 int ul_broadcast_(ul_tensor *x, ul_group *group, int root);
 
+/* ---- op/gather_linear.c ---- */
+
+/* y[i] = X w[i]^T, with X = all ranks' x [.., K] side by side along dim, which is not the last, and
+ * w[i] [N_i, K]; n of them, 4 at most. X is gathered again for the gradients of w, unless `keep`.
+ */
+int ul_gather_linear(ul_tensor **y, ul_tensor *x, ul_tensor *const *w, int n, ul_group *group,
+                     int dim, int keep);
+
 /* ---- op/shard.c ---- */
 
 /* How many of n are rank's, where the first ranks hold one more if need be; *first: where they

@@ -65,7 +65,7 @@ static inline void *ul__given(ul_tensor *t)
 
 /* ---- the tape ---- */
 
-enum { UL_MAX_INPUTS = 4, UL_MAX_OUTPUTS = 2, UL_MAX_SAVED = 8 };
+enum { UL_MAX_INPUTS = 4, UL_MAX_OUTPUTS = 4, UL_MAX_SAVED = 8 };
 
 typedef struct ul_call ul_call;
 
@@ -142,6 +142,8 @@ int ul__needs_grad(const ul_tensor *t);
 /* Hands output 0 (and 1) over and records the call, or frees all it made. Returns call->rc. */
 int ul__finish(ul_call *call, ul_tensor **out);
 int ul__finish_2(ul_call *call, ul_tensor **out_0, ul_tensor **out_1);
+/* The same for out [n]. */
+int ul__finish_all(ul_call *call, ul_tensor **out, int n);
 
 /* In a rule: where the gradient of input i goes. grad->data is NULL where none is wanted;
  * contiguous, in the input's dtype (ul__grad_of) or in its accumulator type (ul__grad_acc). On meta

@@ -228,9 +228,16 @@ static int full(ul_call *call, int count, int most)
     return call->rc < 0 || count >= most;
 }
 
+static int next_output(const ul_call *call)
+{
+    int i = 0;
+    while (i < UL_MAX_OUTPUTS - 1 && call->output[i]) i++;
+    return i;
+}
+
 ul_tensor *ul__output(ul_call *call, ul_dtype dtype, int ndim, const int64_t *shape)
 {
-    int i = call->output[0] ? 1 : 0;
+    int i = next_output(call);
     ul_device device = input_of(call, 0)->storage->device;
     if (call->rc == UL_OK) call->rc = ul_tensor_new(&call->output[i], dtype, device, ndim, shape);
     return call->rc == UL_OK ? call->output[i] : NULL;
@@ -244,7 +251,7 @@ ul_tensor *ul__output_like(ul_call *call, const ul_tensor *x)
 ul_tensor *ul__output_view(ul_call *call, ul_tensor *x, int ndim, const int64_t *shape,
                            const int64_t *stride, int64_t offset)
 {
-    int i = call->output[0] ? 1 : 0;
+    int i = next_output(call);
     if (call->rc == UL_OK) call->rc = ul__view_of(&call->output[i], x, ndim, shape, stride, offset);
     return call->rc == UL_OK ? call->output[i] : NULL;
 }
@@ -287,23 +294,32 @@ static int has_variable_output(const ul_call *call)
     return 0;
 }
 
-int ul__finish_2(ul_call *call, ul_tensor **out_0, ul_tensor **out_1)
+int ul__finish_all(ul_call *call, ul_tensor **out, int n)
 {
     if (call->rc == UL_OK && touches_grad(call)) ul__tape.seen = 1;
     int recording = call->rc == UL_OK && ul__recording(call) && has_variable_output(call);
     if (recording) call->rc = push(call, call->output, UL_MAX_OUTPUTS);
     if (!recording || call->rc < 0) ul__call_empty(call);
     for (int i = 0; i < UL_MAX_INPUTS; i++) ul_tensor_free(call->temporary[i]);
-    ul_tensor **out[UL_MAX_OUTPUTS] = {out_0, out_1};
     for (int i = 0; i < UL_MAX_OUTPUTS; i++)
-        if (call->rc == UL_OK && out[i])
-            *out[i] = call->output[i];
+        if (call->rc == UL_OK && i < n)
+            out[i] = call->output[i];
         else
             ul_tensor_free(call->output[i]);
     return call->rc;
 }
 
-int ul__finish(ul_call *call, ul_tensor **out) { return ul__finish_2(call, out, NULL); }
+int ul__finish_2(ul_call *call, ul_tensor **out_0, ul_tensor **out_1)
+{
+    ul_tensor *out[2] = {NULL, NULL};
+    int rc = ul__finish_all(call, out, out_1 ? 2 : 1);
+    if (rc < 0) return rc;
+    *out_0 = out[0];
+    if (out_1) *out_1 = out[1];
+    return rc;
+}
+
+int ul__finish(ul_call *call, ul_tensor **out) { return ul__finish_all(call, out, 1); }
 
 int ul__change(const char *op, ul_tensor *t)
 {

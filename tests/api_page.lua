@@ -29,7 +29,7 @@ local topics = {
   { 'Products, norms, attention and losses', 'meta/layers' },
   { 'Scopes, gradients, random numbers and the machine', 'meta/engine', 'recompute', 'gradcheck' },
   { 'Modules: ul.nn', 'nn/module', 'nn/state', 'nn/linear', 'nn/embedding', 'nn/norm',
-    'nn/dropout', 'nn/list' },
+    'nn/dropout', 'nn/list', 'nn/parallel' },
   { 'Optimizers: ul.optim', 'optim', 'schedule' },
   { 'Data: ul.data', 'data/text', 'data/sample', 'data/bytes', 'data/corpus', 'data/rows',
     'data/batch' },

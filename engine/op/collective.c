@@ -55,36 +55,44 @@ static int reduce_values(ul_group *g, ul_tensor *x, ul_reduction how)
     return ul__comm_end(g, UL_COMM_ALL_REDUCE, 2 * to_others(bytes_of(x), g), rc);
 }
 
-/* y, whose parts are those of all ranks, from x */
-static int gather_values(context *c, ul_tensor *y, ul_tensor *x)
+int ul__gather_parts(ul_group *g, const ul_parts *parts, ul_tensor *x)
 {
-    ul_group *g = c->group;
-    int moves = ul__collective(g, UL_COMM_ALL_GATHER, x, c->dim, "");
+    int moves = ul__collective(g, UL_COMM_ALL_GATHER, x, parts->dim, "");
     if (moves < 0) return moves;
-    const ul_parts parts = {y, c->dim, c->first, c->count};
     ul_packed packed;
-    int rc = ul__pack(&packed, &parts, g->size, -1, 0);
+    int rc = ul__pack(&packed, parts, g->size, -1, 0);
     if (rc == UL_OK && moves) rc = g->comm->all_gather(g, &packed.pieces, ul__data(x));
-    if (rc == UL_OK) rc = ul__unpack(&packed, &parts, g->size, -1);
+    if (rc == UL_OK) rc = ul__unpack(&packed, parts, g->size, -1);
     ul__packed_free(&packed);
     return ul__comm_end(g, UL_COMM_ALL_GATHER, bytes_of(x) * (g->size - 1), rc);
 }
 
-/* y = the sum of this rank's parts of x */
-static int scatter_values(context *c, ul_tensor *y, ul_tensor *x)
+int ul__scatter_parts(ul_group *g, const ul_parts *parts, ul_tensor *y)
 {
-    ul_group *g = c->group;
-    int moves = ul__collective(g, UL_COMM_REDUCE_SCATTER, x, -1, "");
+    int moves = ul__collective(g, UL_COMM_REDUCE_SCATTER, parts->x, -1, "");
     if (moves < 0) return moves;
-    const ul_parts parts = {x, c->dim, c->first, c->count};
     ul_packed packed;
-    int rc = ul__pack(&packed, &parts, g->size, -1, 1);
+    int rc = ul__pack(&packed, parts, g->size, -1, 1);
     if (rc == UL_OK && moves)
-        rc = g->comm->reduce_scatter(g, ul__data(y), &packed.pieces, x->dtype);
+        rc = g->comm->reduce_scatter(g, ul__data(y), &packed.pieces, y->dtype);
     else if (rc == UL_OK)
-        rc = ul__reduce_scatter_on_meta(g, &packed.pieces, x->dtype);
+        rc = ul__reduce_scatter_on_meta(g, &packed.pieces, y->dtype);
     ul__packed_free(&packed);
-    return ul__comm_end(g, UL_COMM_REDUCE_SCATTER, bytes_of(x) - bytes_of(y), rc);
+    return ul__comm_end(g, UL_COMM_REDUCE_SCATTER, bytes_of(parts->x) - bytes_of(y), rc);
+}
+
+/* y, whose parts are those of all ranks, from x */
+static int gather_values(const context *c, ul_tensor *y, ul_tensor *x)
+{
+    const ul_parts parts = {y, c->dim, c->first, c->count};
+    return ul__gather_parts(c->group, &parts, x);
+}
+
+/* y = the sum of this rank's parts of x */
+static int scatter_values(const context *c, ul_tensor *y, ul_tensor *x)
+{
+    const ul_parts parts = {x, c->dim, c->first, c->count};
+    return ul__scatter_parts(c->group, &parts, y);
 }
 
 static int broadcast_values(ul_group *g, ul_tensor *x, int root)

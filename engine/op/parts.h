@@ -32,4 +32,11 @@ void ul__packed_free(ul_packed *packed);
  * or an error. `dim`: one whose size may differ from rank to rank, or -1. */
 int ul__collective(ul_group *g, ul_comm_kind kind, const ul_tensor *x, int dim, const char *more);
 
+/* ---- collective.c: on values, no tape ---- */
+
+/* Fills all parts of parts->x with the ranks' x, contiguous. */
+int ul__gather_parts(ul_group *g, const ul_parts *parts, ul_tensor *x);
+/* y, contiguous, = the sum over all ranks of their parts for this one. */
+int ul__scatter_parts(ul_group *g, const ul_parts *parts, ul_tensor *y);
+
 #endif

@@ -242,6 +242,33 @@ static int reduce_scatter(lua_State *L)
     return 1;
 }
 
+/* g:gather_linear(x, weights, { dim = -2, keep = false }) -> y of each weight */
+static int gather_linear(lua_State *L)
+{
+    static const char *const known[] = {"dim", "keep", NULL};
+    const char *op = "gather_linear";
+    enum { MOST = 4 };
+    ul_tensor *w[MOST], *y[MOST];
+    host_box *boxes[MOST];
+    host_arguments(L, op, 4);
+    host_options(L, 4, op, known, 0);
+    ul_group *g = to_group(L);
+    ul_tensor *x = host_tensor(L, 2, op);
+    int64_t dim = host_option_integer(L, 4, op, "dim", -2);
+    int keep = host_option_boolean(L, 4, op, "keep", 0);
+    int n = lua_istable(L, 3) ? (int)lua_objlen(L, 3) : 0;
+    if (n < 1 || n > MOST) host_fail(L, "%s: expected a list of 1 to %d weights", op, MOST);
+    for (int i = 0; i < n; i++) {
+        lua_rawgeti(L, 3, i + 1);
+        w[i] = host_tensor(L, lua_gettop(L), op);
+    }
+    for (int i = 0; i < n; i++) boxes[i] = host_new(L);
+    int at = host_dim(L, op, dim, ul_tensor_ndim(x));
+    host_check(L, ul_gather_linear(y, x, w, n, g, at, keep));
+    for (int i = 0; i < n; i++) boxes[i]->t = y[i];
+    return n;
+}
+
 /* g:all_to_all(x, { split = 1, cat = 1, sizes = list }) */
 static int all_to_all(lua_State *L)
 {
@@ -451,6 +478,7 @@ void host_open_group(lua_State *L)
                                        {"all_reduce_", all_reduce_},
                                        {"all_gather", all_gather},
                                        {"reduce_scatter", reduce_scatter},
+                                       {"gather_linear", gather_linear},
                                        {"all_to_all", all_to_all},
                                        {"shard_heads", shard_heads},
                                        {"shard_tokens", shard_tokens},

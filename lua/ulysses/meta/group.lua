@@ -79,6 +79,14 @@ function Group:all_gather(x, options) end
 ---@return Tensor
 function Group:reduce_scatter(x, options) end
 
+--- X w^T for each w of a list, where X is all ranks' x side by side along dim: one gather for
+--- several linear maps, of which nothing is held. X is gathered again for the gradients of w.
+---@param x Tensor [.., K]
+---@param weights Tensor[] one to four [N, K]
+---@param options? { dim: integer, keep: boolean } dim: -2; keep: hold X until backward instead
+---@return Tensor y [.., N], and one more for each weight behind the first
+function Group:gather_linear(x, weights, options) end
+
 --- Sends to each rank its part of x along `split`; the parts that arrive stand side by side along
 --- `cat`.
 ---@param x Tensor

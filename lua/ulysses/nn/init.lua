@@ -2,11 +2,16 @@
 local module = require 'ulysses.nn.module'
 require 'ulysses.nn.state'
 local norm = require 'ulysses.nn.norm'
+local parallel = require 'ulysses.nn.parallel'
 
 return {
   class = module.class,
   parameter = module.parameter,
   Linear = require 'ulysses.nn.linear',
+  ColumnLinear = parallel.ColumnLinear,
+  RowLinear = parallel.RowLinear,
+  columns = parallel.columns,
+  head_shares = parallel.head_shares,
   Dropout = require 'ulysses.nn.dropout',
   Embedding = require 'ulysses.nn.embedding',
   RMSNorm = norm.RMSNorm,

@@ -2,6 +2,7 @@
 local ul = require 'ulysses'
 local hash = require 'ulysses.hash'
 local options = require 'ulysses.options'
+local weight_parts = require 'ulysses.nn.weight_parts'
 local raise = require 'ulysses.raise'
 local tree = require 'ulysses.nn.tree'
 
@@ -169,10 +170,12 @@ function Module:parameters()
   return list
 end
 
---- How many numbers the parameters hold.
+--- How many numbers the parameters hold, where ranks share them: all ranks together.
 function Module:n_parameters()
   local n = 0
-  for _, parameter in self:named_parameters() do n = n + parameter:numel() end
+  for _, parameter, owner, field in self:named_parameters() do
+    n = n + weight_parts.numel(weight_parts.of(owner, field), parameter)
+  end
   return n
 end
 
@@ -243,6 +246,17 @@ function Module:to(target)
   return self
 end
 
+-- A part is cut from what the whole would be, so that it does not depend on who shares it.
+local function draw(owner, field, parameter)
+  local part = weight_parts.of(owner, field)
+  if not part then return owner:init_parameter(field, parameter) end
+  local whole = ul.zeros(weight_parts.shape(part, parameter),
+                         { dtype = parameter:dtype(), device = parameter:device() })
+  owner:init_parameter(field, whole)
+  parameter:copy_(weight_parts.cut(part, whole))
+  whole:free()
+end
+
 --- Draws all parameters anew. What one gets depends on the seed and its own name alone, not on what
 --- else the model has.
 ---@param given { seed: integer }
@@ -252,7 +266,7 @@ function Module:init_weights(given)
   ul.no_grad(function()
     for name, parameter, owner, field in self:named_parameters() do
       ul.set_random_state(read.seed, (hash.text(name) + 1) * 2 ^ 20)
-      owner:init_parameter(field, parameter)
+      draw(owner, field, parameter)
     end
   end)
   ul.set_random_state(seed, next_key)
@@ -263,7 +277,7 @@ end
 function Module:reset_parameters()
   ul.no_grad(function()
     for _, name in ipairs(rawget(self, NAMES)) do
-      if rawget(self, PARAMETERS)[name] then self:init_parameter(name, self[name]) end
+      if rawget(self, PARAMETERS)[name] then draw(self, name, self[name]) end
     end
   end)
 end

@@ -2,6 +2,7 @@
 local ul = require 'ulysses'
 local matches = require 'ulysses.nn.pattern'
 local options = require 'ulysses.options'
+local weight_parts = require 'ulysses.nn.weight_parts'
 local raise = require 'ulysses.raise'
 local suggest = require 'ulysses.suggest'
 local Module = require('ulysses.nn.module').methods
@@ -75,10 +76,11 @@ local function check_names(self, state)
   end
 end
 
-local function shape_text(t) return '[' .. table.concat(t.shape, ', ') .. ']' end
+local function shape_text(shape) return '[' .. table.concat(shape, ', ') .. ']' end
 
 --- Copies values into the parameters, by name and cast to their dtype. Names and shapes must be the
 --- same; with strict = false names may be missing or unknown. Nothing is changed where it raises.
+--- Where ranks share a parameter, the value is the whole: each takes its part.
 ---@param state table<string, Tensor>
 ---@param given { strict: boolean? }?
 function Module:load(state, given)
@@ -88,13 +90,13 @@ function Module:load(state, given)
   end
   if strict then check_names(self, state) end
   local n = 0
-  for name, parameter in self:named_parameters() do
-    local value = state[name]
+  for name, parameter, owner, field in self:named_parameters() do
+    local value, shape = state[name], weight_parts.shape(weight_parts.of(owner, field), parameter)
     if value ~= nil and not ul.is_tensor(value) then
       raise("load: '%s' is a %s, not a tensor", name, type(value))
-    elseif value and shape_text(value) ~= shape_text(parameter) then
-      raise("load: '%s' is %s, the parameter is %s", name, shape_text(value),
-            shape_text(parameter))
+    elseif value and shape_text(value.shape) ~= shape_text(shape) then
+      raise("load: '%s' is %s, the parameter is %s", name, shape_text(value.shape),
+            shape_text(shape))
     end
     n = n + (value and 1 or 0)
   end
@@ -102,8 +104,10 @@ function Module:load(state, given)
     raise('load: none of these tensors has the name of a parameter of %s', self.class_name)
   end
   ul.no_grad(function()
-    for name, parameter in self:named_parameters() do
-      if state[name] then parameter:copy_(state[name]) end
+    for name, parameter, owner, field in self:named_parameters() do
+      if state[name] then
+        parameter:copy_(weight_parts.cut(weight_parts.of(owner, field), state[name]))
+      end
     end
   end)
   return self

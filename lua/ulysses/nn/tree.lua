@@ -1,10 +1,13 @@
 -- tree.lua - the text of a module: what it is made of, shapes, and how many numbers are trained.
 local ul = require 'ulysses'
+local weight_parts = require 'ulysses.nn.weight_parts'
 
 local function count_text(module)
   local frozen, n = 0, module:n_parameters()
-  for _, parameter in module:named_parameters() do
-    if not parameter.requires_grad then frozen = frozen + parameter:numel() end
+  for _, parameter, owner, field in module:named_parameters() do
+    if not parameter.requires_grad then
+      frozen = frozen + weight_parts.numel(weight_parts.of(owner, field), parameter)
+    end
   end
   if frozen == 0 then return ('(%d)'):format(n) end
   return frozen == n and ('(%d, frozen)'):format(n) or ('(%d, %d frozen)'):format(n, frozen)

@@ -1,0 +1,84 @@
+-- weight_parts.lua - parameters of which each rank of a group holds a part: cut from the whole, put
+-- together again.
+--
+-- A module says so in its field `parallel`, by the name of the parameter, as in
+-- { weight = { dim = 1, group = mesh.tp, sizes = sizes } }. What else is said of the parameter
+-- (initial values, counts, norms, checkpoints) is said of the whole.
+local ul = require 'ulysses'
+
+---@class Part
+---@field dim integer along which the whole is cut
+---@field group Group the ranks that hold one part each
+---@field sizes integer[] of the parts along dim
+
+local weight_parts = {}
+
+--- The part that a module says its parameter is; nil where it is a whole.
+---@param owner table a module
+---@param field string
+---@return Part|nil
+function weight_parts.of(owner, field)
+  local parallel = owner.parallel
+  return type(parallel) == 'table' and parallel[field] or nil
+end
+
+-- Where this rank's part stands in the whole, from 1, and its size.
+local function place(part)
+  local first = 1
+  for r = 1, part.group.rank do first = first + part.sizes[r] end
+  return first, part.sizes[part.group.rank + 1]
+end
+
+--- The shape of the whole.
+---@param part Part|nil
+---@param mine Tensor this rank's part
+---@return integer[]
+function weight_parts.shape(part, mine)
+  local shape = { unpack(mine.shape) }
+  if part then
+    shape[part.dim] = 0
+    for _, n in ipairs(part.sizes) do shape[part.dim] = shape[part.dim] + n end
+  end
+  return shape
+end
+
+--- How many numbers the whole has.
+---@param part Part|nil
+---@param mine Tensor
+---@return integer
+function weight_parts.numel(part, mine)
+  local n = 1
+  for _, size in ipairs(weight_parts.shape(part, mine)) do n = n * size end
+  return n
+end
+
+--- This rank's part of a whole tensor, as a view.
+---@param part Part|nil
+---@param whole Tensor
+---@return Tensor
+function weight_parts.cut(part, whole)
+  if not part then return whole end
+  return whole:narrow(part.dim, place(part))
+end
+
+--- Where this rank's part begins in the whole, in each dim, from 0.
+---@param part Part|nil
+---@param mine Tensor
+---@return integer[]
+function weight_parts.origin(part, mine)
+  local origin = {}
+  for d = 1, mine:dim() do origin[d] = 0 end
+  if part then origin[part.dim] = place(part) - 1 end
+  return origin
+end
+
+--- The whole tensor, on all ranks of the group, which must call this together.
+---@param part Part|nil
+---@param mine Tensor
+---@return Tensor
+function weight_parts.gather(part, mine)
+  if not part then return mine end
+  return ul.no_grad(part.group.all_gather, part.group, mine, { dim = part.dim })
+end
+
+return weight_parts
