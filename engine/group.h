@@ -39,8 +39,8 @@ const char *ul_group_transport(const ul_group *group); /* "self", "mpi", "plan" 
  * waits for, or NULL
  */
 int ul_group_lengths(int64_t *all, ul_group *group, const int64_t *mine, int n, const char *what);
-/* Waits for all ranks. */
-int ul_group_barrier(ul_group *group, const char *what);
+/* Waits for all ranks. patient: without the deadline, for those that are known to be at work. */
+int ul_group_barrier(ul_group *group, const char *what, int patient);
 /* From one rank to another, which fills a tensor of the same shape and dtype in place. */
 int ul_group_send(ul_group *group, ul_tensor *x, int to);
 int ul_group_receive(ul_group *group, ul_tensor *x, int from);

@@ -71,7 +71,8 @@ int ul__comm_sizes(ul_group *g, int64_t *all, const int64_t *mine, int n);
 /* ---- watch.c: the log and the deadline ---- */
 
 void ul__watch_begin(const ul_group *g, ul_comm_kind kind, const char *what);
-double ul__watch_end(void); /* how many seconds it took */
+void ul__watch_patiently(void); /* the next call knows no deadline */
+double ul__watch_end(void);     /* how many seconds it took */
 /* Starts the thread, once. */
 int ul__watch_start(void);
 

@@ -130,8 +130,9 @@ int ul_group_lengths(int64_t *all, ul_group *group, const int64_t *mine, int n, 
     return gather_sizes(group, all, mine, n, what ? what : "");
 }
 
-int ul_group_barrier(ul_group *group, const char *what)
+int ul_group_barrier(ul_group *group, const char *what, int patient)
 {
+    if (patient) ul__watch_patiently();
     UL_TRY(ul__comm_begin(group, UL_COMM_BARRIER, what ? what : ""));
     return ul__comm_end(group, UL_COMM_BARRIER, 0, group->comm->barrier(group));
 }

@@ -17,6 +17,7 @@ typedef struct entry {
     int64_t number;
     char what[80];
     double begun, took; /* seconds; took < 0: not over yet */
+    int patient;        /* the others may take as long as they like */
 } entry;
 
 static struct {
@@ -24,7 +25,7 @@ static struct {
     entry log[LOG];
     int64_t count;
     double limit; /* seconds; 0: none */
-    int started;
+    int started, patient;
     void (*stuck)(const char *sentence);
 } watch = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -35,11 +36,19 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+void ul__watch_patiently(void) { watch.patient = 1; }
+
 void ul__watch_begin(const ul_group *g, ul_comm_kind kind, const char *what)
 {
     pthread_mutex_lock(&watch.lock);
     entry *e = &watch.log[watch.count++ % LOG];
-    *e = (entry){.group = g, .kind = kind, .number = g->sequence, .begun = now(), .took = -1};
+    *e = (entry){.group = g,
+                 .kind = kind,
+                 .number = g->sequence,
+                 .begun = now(),
+                 .took = -1,
+                 .patient = watch.patient};
+    watch.patient = 0;
     snprintf(e->what, sizeof e->what, "%s", what);
     pthread_mutex_unlock(&watch.lock);
 }
@@ -84,7 +93,7 @@ static int is_stuck(char *text, int size)
 {
     pthread_mutex_lock(&watch.lock);
     const entry *e = watch.count ? &watch.log[(watch.count - 1) % LOG] : NULL;
-    double waited = e && e->took < 0 ? now() - e->begun : 0;
+    double waited = e && e->took < 0 && !e->patient ? now() - e->begun : 0;
     int stuck = waited > watch.limit;
     if (stuck) {
         char words[256], before[256] = "none";

@@ -123,11 +123,14 @@ static const char *what_at(lua_State *L, int i, const char *op)
     return lua_tostring(L, i);
 }
 
-/* g:barrier(what) */
+/* g:barrier(what, { patient = false }) */
 static int barrier(lua_State *L)
 {
-    host_arguments(L, "barrier", 2);
-    host_check(L, ul_group_barrier(to_group(L), what_at(L, 2, "barrier")));
+    static const char *const known[] = {"patient", NULL};
+    host_arguments(L, "barrier", 3);
+    host_options(L, 3, "barrier", known, 0);
+    int patient = host_option_boolean(L, 3, "barrier", "patient", 0);
+    host_check(L, ul_group_barrier(to_group(L), what_at(L, 2, "barrier"), patient));
     return 0;
 }
 

@@ -73,6 +73,7 @@ function agree.first(group, what, f, ...)
   agree.meet(group, what)
   local ok, result
   if group.rank == 0 then ok, result = pcall(f, ...) end
+  group:barrier(what .. ' on rank 0', { patient = true }) -- a disk may take longer than a deadline
   local text = tell(group, group.rank == 0 and pack(ok, result) or nil)
   if ok then return result end
   if ok == false then error(result, 0) end

@@ -58,11 +58,11 @@ local function forbid(logits, tokenizer)
   for id = tokenizer.vocab, logits:numel() - 1 do x[id] = -math.huge end
 end
 
--- The first rank's choice, for all: a text that went on for one rank alone would have it wait for
--- the others.
+-- The choice of the first of the ranks that make the logits together, for all of them: one whose
+-- text went on alone would wait for the others.
 local function agreed(mesh, id)
-  if not mesh or mesh.world.size == 1 then return id end
-  return mesh.world:broadcast_(ul.tensor({ id }, { dtype = 'i64', device = 'cpu' })):item()
+  if not mesh or mesh.sequence.size == 1 then return id end
+  return mesh.sequence:broadcast_(ul.tensor({ id }, { dtype = 'i64', device = 'cpu' })):item()
 end
 
 local function next_token(model, tokens, how, u)

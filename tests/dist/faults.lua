@@ -85,6 +85,13 @@ return {
   { name = 'an evaluation by one rank, looked for', ranks = 3, environment = 'UL_COMM_CHECK=1',
     'but rank 2 called barrier #', 'of run:eval, which all ranks must call',
     script = training 'if rank == 2 then run:eval(run.data) end' },
+  { name = 'a disk that takes longer than the deadline, in vain', ranks = 2,
+    environment = 'UL_COMM_CHECK=1 UL_COMM_TIMEOUT=2', 'written on 0', 'written on 1', script = [[
+      local rank = ul.group().rank
+      require('ulysses.agree').first(ul.group(), 'a save', os.execute, 'sleep 2.8')
+      io.stderr:write('written on ' .. rank .. '\n')
+      ul.group():barrier()
+      error 'the end']] },
   { name = 'another launcher', environment = 'RANK=0 WORLD_SIZE=4', 'WORLD_SIZE = 4',
     'start with mpirun or srun --mpi=pmix', script = 'ul.group()' },
   { name = 'a launcher of another MPI', environment = 'PMI_SIZE=4 PMI_RANK=1',

@@ -46,7 +46,9 @@ function Group:split(color, key) end
 
 --- Waits for all ranks.
 ---@param what? string what a rank that waits too long says it waits for
-function Group:barrier(what) end
+---@param options? { patient: boolean } true: without the deadline, where others are known to be at
+--- work on what takes long
+function Group:barrier(what, options) end
 
 --- Each rank's n, in a list. Where n is a list, as long on all ranks, a list of these.
 ---@param n integer|integer[]
