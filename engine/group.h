@@ -79,6 +79,30 @@ int ul_group_log(char *text, int size, int i);
 /* Leaves the world, after all ranks have come here; status not 0: ends all ranks at once. */
 void ul_group_end(int status);
 
+/* ---- comm/interactive.c: calls that can be interrupted, for a prompt over all ranks ---- */
+
+/* To be called before the world is made. `begins` is asked before each call of a group of several
+ * ranks: 1 refuses it (UL_ESTOP). While a call waits, `gives_up` is asked: 1 ends the wait. Such a
+ * call ends with UL_ESTOP when `is_over` says that no rank has any part of it at work; until then
+ * that is asked again and again. After it, no group can be used before ul_group_renew().
+ */
+void ul_group_interruptible(int (*begins)(void), int (*gives_up)(void), int (*is_over)(void));
+
+/* How many calls this rank has begun, and finished, in one group (`to` is -1, `from` the rank in
+ * the world of its first one), or from one rank of the world to another in it.
+ */
+typedef struct ul_group_progress {
+    int context; /* of the group; groups that share ranks have different ones */
+    int from, to;
+    int64_t begun, finished;
+} ul_group_progress;
+/* Fills at most `most` of them and returns how many; from any thread. */
+int ul_group_progress_list(ul_group_progress *list, int most);
+/* All groups begin anew: what was sent and not received is lost, and calls are counted from 0. No
+ * call may be at work; epoch: the same number on all ranks, another one each time.
+ */
+void ul_group_renew(int epoch);
+
 /* ---- op/collective.c ---- */
 
 typedef enum { UL_REDUCE_SUM, UL_REDUCE_MAX, UL_REDUCE_MIN } ul_reduction;

@@ -37,6 +37,7 @@ enum {
     UL_EIO = -8,     /* a file cannot be read or written, or is damaged; the sentence begins with
                         its path */
     UL_ECOMM = -9,   /* ranks cannot talk, or do not say the same */
+    UL_ESTOP = -10,  /* interrupted (group.h, ul_group_interruptible()) */
 };
 
 typedef enum { UL_F32, UL_BF16, UL_F64, UL_I32, UL_I64, UL_U8, UL_DTYPES } ul_dtype;

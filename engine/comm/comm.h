@@ -33,6 +33,9 @@ typedef struct ul_comm {
     /* out: rank, size and handle; size 0 where color is negative. colors: of all ranks. */
     int (*split)(ul_group *out, ul_group *g, const int *colors, int key);
     void (*end)(int status);
+    /* Around each numbered call; may be NULL. begin may refuse it. */
+    int (*begin)(ul_group *g, ul_comm_kind kind);
+    void (*finish)(ul_group *g, ul_comm_kind kind, int rc);
 } ul_comm;
 
 struct ul_group {
@@ -50,12 +53,16 @@ struct ul_group {
 };
 
 extern const ul_comm ul__self, ul__mpi, ul__plan;
+/* What the world of several ranks is made with. */
+extern const ul_comm *ul__world_comm;
 /* Fills rank, size and handle of the world that a launcher says has `size` ranks. */
 int ul__mpi_open(ul_group *world, int size);
 
 /* A group in the list of all; its size, and scratch for that. */
 int ul__group_new(ul_group **out, const ul_comm *comm, const char *name);
 int ul__group_sized(ul_group *g, int rank, int size);
+/* The calls of all groups are numbered from 1 again. */
+void ul__groups_renumber(void);
 
 /* ---- group.c: around each call of a transport ---- */
 
@@ -65,7 +72,9 @@ int ul__group_sized(ul_group *g, int rank, int size);
 int ul__comm_begin(ul_group *g, ul_comm_kind kind, const char *what);
 /* After it: counts the bytes sent to others. Returns rc. */
 int ul__comm_end(ul_group *g, ul_comm_kind kind, int64_t bytes, int rc);
-/* all [size][n] = each rank's n numbers; mine may be its place in all */
+/* all [size][n] = each rank's n numbers; mine may be its place in all. The second is a numbered
+ * call of its own. */
+int ul__comm_numbers(ul_group *g, int64_t *all, const int64_t *mine, int n);
 int ul__comm_sizes(ul_group *g, int64_t *all, const int64_t *mine, int n);
 
 /* ---- watch.c: the log and the deadline ---- */

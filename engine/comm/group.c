@@ -33,6 +33,11 @@ int ul__group_sized(ul_group *g, int rank, int size)
     return UL_OK;
 }
 
+void ul__groups_renumber(void)
+{
+    for (ul_group *g = groups; g; g = g->next) g->sequence = 0;
+}
+
 int ul_group_rank(const ul_group *group) { return group->rank; }
 int ul_group_size(const ul_group *group) { return group->size; }
 const char *ul_group_name(const ul_group *group) { return group->name; }
@@ -89,12 +94,14 @@ int ul__comm_begin(ul_group *g, ul_comm_kind kind, const char *what)
         const char *text = getenv("UL_COMM_CHECK");
         checking = text && *text && strcmp(text, "0") != 0;
     }
+    if (g->comm->begin) UL_TRY(g->comm->begin(g, kind));
     g->sequence++;
     ul__watch_begin(g, kind, what);
     int alone = g->size == 1 || kind == UL_COMM_SEND || kind == UL_COMM_RECEIVE;
     if (!checking || alone || g->comm == &ul__plan) return UL_OK;
     int rc = compare(g, kind, what);
     if (rc < 0) ul__watch_end();
+    if (rc < 0 && g->comm->finish) g->comm->finish(g, kind, rc);
     return rc;
 }
 
@@ -104,20 +111,31 @@ int ul__comm_end(ul_group *g, ul_comm_kind kind, int64_t bytes, int rc)
     count->seconds += ul__watch_end();
     count->calls++;
     count->bytes += bytes;
+    if (g->comm->finish) g->comm->finish(g, kind, rc);
     return rc;
 }
 
-static int gather_sizes(ul_group *g, int64_t *all, const int64_t *mine, int n, const char *what)
+int ul__comm_numbers(ul_group *g, int64_t *all, const int64_t *mine, int n)
 {
-    UL_TRY(ul__comm_begin(g, UL_COMM_SIZES, what));
     int64_t *at = g->places, *bytes = at + g->size;
     for (int r = 0; r < g->size; r++) {
         bytes[r] = n * (int64_t)sizeof *mine;
         at[r] = r * bytes[r];
     }
     const ul_pieces pieces = {(char *)all, at, bytes};
-    int rc = g->comm->all_gather(g, &pieces, mine);
-    return ul__comm_end(g, UL_COMM_SIZES, bytes[0] * (g->size - 1), rc);
+    return g->comm->all_gather(g, &pieces, mine);
+}
+
+static int64_t bytes_of_numbers(const ul_group *g, int n)
+{
+    return n * (int64_t)sizeof(int64_t) * (g->size - 1);
+}
+
+static int gather_sizes(ul_group *g, int64_t *all, const int64_t *mine, int n, const char *what)
+{
+    UL_TRY(ul__comm_begin(g, UL_COMM_SIZES, what));
+    return ul__comm_end(g, UL_COMM_SIZES, bytes_of_numbers(g, n),
+                        ul__comm_numbers(g, all, mine, n));
 }
 
 int ul__comm_sizes(ul_group *g, int64_t *all, const int64_t *mine, int n)
@@ -167,9 +185,13 @@ int ul_group_split(ul_group **out, ul_group *group, int color, int key)
     int64_t *wide = ul__data(memory);
     int *colors = (int *)(wide + group->size);
     int64_t mine = color;
-    int rc = ul__comm_sizes(group, wide, &mine, 1);
-    for (int r = 0; r < group->size && rc == UL_OK; r++) colors[r] = (int)wide[r];
-    if (rc == UL_OK) rc = split(out, group, colors, key);
+    int rc = ul__comm_begin(group, UL_COMM_SIZES, "a split");
+    if (rc == UL_OK) {
+        rc = ul__comm_numbers(group, wide, &mine, 1);
+        for (int r = 0; r < group->size && rc == UL_OK; r++) colors[r] = (int)wide[r];
+        if (rc == UL_OK) rc = split(out, group, colors, key);
+        rc = ul__comm_end(group, UL_COMM_SIZES, bytes_of_numbers(group, 1), rc);
+    }
     ul_tensor_free(memory);
     return rc;
 }

@@ -10,32 +10,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm.h"
+#include "mpi.h"
 
 /* ---- the library ---- */
 
-static struct {
-    int (*init_thread)(int *, char ***, int, int *);
-    int (*get_library_version)(char *, int *);
-    int (*comm_rank)(void *, int *);
-    int (*comm_size)(void *, int *);
-    int (*comm_split)(void *, int, int, void **);
-    int (*set_errhandler)(void *, void *);
-    int (*error_string)(int, char *, int *);
-    int (*all_gather)(const void *, int, void *, void *, const int *, const int *, void *, void *);
-    int (*broadcast)(void *, int, void *, int, void *);
-    int (*send)(const void *, int, void *, int, int, void *);
-    int (*receive)(void *, int, void *, int, int, void *, void *);
-    int (*post_send)(const void *, int, void *, int, int, void *, void **);
-    int (*post_receive)(void *, int, void *, int, int, void *, void **);
-    int (*wait_all)(int, void **, void *);
-    int (*barrier)(void *);
-    int (*abort)(void *, int);
-    int (*finalize)(void);
-    void *world, *byte, *errors_return;
-} mpi;
+ul_mpi ul__mpi_calls;
+static ul_mpi *const mpi = &ul__mpi_calls;
 
-/* What the structure above holds, in its order. */
+/* What the structure holds, in its order. */
 static const char *const symbols[] = {"MPI_Init_thread",  "MPI_Get_library_version",
                                       "MPI_Comm_rank",    "MPI_Comm_size",
                                       "MPI_Comm_split",   "MPI_Comm_set_errhandler",
@@ -43,15 +25,17 @@ static const char *const symbols[] = {"MPI_Init_thread",  "MPI_Get_library_versi
                                       "MPI_Bcast",        "MPI_Send",
                                       "MPI_Recv",         "MPI_Isend",
                                       "MPI_Irecv",        "MPI_Waitall",
+                                      "MPI_Testall",      "MPI_Test",
+                                      "MPI_Cancel",       "MPI_Request_free",
                                       "MPI_Barrier",      "MPI_Abort",
                                       "MPI_Finalize",     "ompi_mpi_comm_world",
-                                      "ompi_mpi_byte",    "ompi_mpi_errors_return"};
+                                      "ompi_mpi_byte",    "ompi_mpi_errors_return",
+                                      "ompi_request_null"};
 enum { N_SYMBOLS = sizeof symbols / sizeof symbols[0], UNDEFINED = -32766, FUNNELED = 1, TAG = 1 };
 static void *const in_place = (void *)1; /* MPI_IN_PLACE */
-_Static_assert(sizeof mpi == N_SYMBOLS * sizeof(void *), "a name for each symbol");
+_Static_assert(sizeof *mpi == N_SYMBOLS * sizeof(void *), "a name for each symbol");
 
-/* The most bytes of one message: MPI counts in ints. */
-static int64_t most_bytes = 1 << 30;
+int64_t ul__mpi_most_bytes = 1 << 30;
 
 /* InfiniBand and its like have transports that Open MPI chooses best by itself. */
 static int has_fast_network(void)
@@ -81,7 +65,7 @@ static void prepare(void)
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     const char *text = getenv("UL_COMM_MESSAGE");
     int64_t bytes = text ? atoll(text) : 0;
-    if (bytes > 0 && bytes < most_bytes) most_bytes = bytes;
+    if (bytes > 0 && bytes < ul__mpi_most_bytes) ul__mpi_most_bytes = bytes;
 }
 
 static int load(void)
@@ -92,13 +76,13 @@ static int load(void)
     UL_REQUIRE(library, UL_ECOMM,
                "group: several ranks need Open MPI (Debian: apt install openmpi-bin): %s",
                dlerror());
-    void **slot = (void **)&mpi;
+    void **slot = (void **)mpi;
     for (int i = 0; i < N_SYMBOLS; i++) {
         slot[i] = dlsym(library, symbols[i]);
         if (slot[i]) continue;
         char version[8192] = "it does not say what it is";
         int n;
-        if (mpi.get_library_version) mpi.get_library_version(version, &n);
+        if (mpi->get_library_version) mpi->get_library_version(version, &n);
         version[strcspn(version, "\n,")] = 0;
         return ul__fail(UL_ECOMM, "group: %s has no %s: it is not Open MPI 4 or 5 (%s)", name,
                         symbols[i], version);
@@ -106,13 +90,12 @@ static int load(void)
     return UL_OK;
 }
 
-/* rc of an MPI function, as ours. */
-static int check(const char *what, int rc)
+int ul__mpi_check(const char *what, int rc)
 {
     if (rc == 0) return UL_OK;
     char text[512] = "";
     int n;
-    mpi.error_string(rc, text, &n);
+    mpi->error_string(rc, text, &n);
     return ul__fail(UL_ECOMM,
                     "group: MPI could not %s: %s; do all ranks call the same with the same "
                     "shapes? UL_COMM_CHECK=1 looks",
@@ -124,17 +107,18 @@ int ul__mpi_open(ul_group *world, int size)
     int provided, rank, real;
     prepare();
     UL_TRY(load());
-    UL_TRY(check("start", mpi.init_thread(NULL, NULL, FUNNELED, &provided)));
-    UL_TRY(check("start", mpi.set_errhandler(mpi.world, mpi.errors_return)));
-    UL_TRY(check("start", mpi.comm_rank(mpi.world, &rank)));
-    UL_TRY(check("start", mpi.comm_size(mpi.world, &real)));
+    UL_TRY(ul__mpi_check("start", mpi->init_thread(NULL, NULL, FUNNELED, &provided)));
+    UL_TRY(ul__mpi_check("start", mpi->set_errhandler(mpi->world, mpi->errors_return)));
+    UL_TRY(ul__mpi_check("start", mpi->comm_rank(mpi->world, &rank)));
+    UL_TRY(ul__mpi_check("start", mpi->comm_size(mpi->world, &real)));
     UL_REQUIRE(
         real == size, UL_ECOMM,
         "group: the launcher started %d ranks, but Open MPI formed a world of %d: start with "
         "the mpirun of the same Open MPI, or srun --mpi=pmix",
         size, real);
-    world->handle = mpi.world;
-    return ul__group_sized(world, rank, size);
+    world->handle = mpi->world;
+    UL_TRY(ul__group_sized(world, rank, size));
+    return world->comm == &ul__interactive ? ul__interactive_open(world) : UL_OK;
 }
 
 /* ---- messages of any size ---- */
@@ -144,14 +128,16 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Posts the part of a piece that is sent in round `round`, if there is one. */
 static int post(ul_group *g, int *posted, const ul_pieces *p, int other, int64_t round, int sends)
 {
-    int64_t done = round * most_bytes, left = p->bytes[other] - done;
+    int64_t done = round * ul__mpi_most_bytes, left = p->bytes[other] - done;
     if (left <= 0) return UL_OK;
-    int n = (int)smaller(left, most_bytes);
+    int n = (int)smaller(left, ul__mpi_most_bytes);
     char *data = p->data + p->at[other] + done;
     void **request = &g->requests[(*posted)++];
     if (sends)
-        return check("send", mpi.post_send(data, n, mpi.byte, other, TAG, g->handle, request));
-    return check("receive", mpi.post_receive(data, n, mpi.byte, other, TAG, g->handle, request));
+        return ul__mpi_check("send",
+                             mpi->post_send(data, n, mpi->byte, other, TAG, g->handle, request));
+    return ul__mpi_check("receive",
+                         mpi->post_receive(data, n, mpi->byte, other, TAG, g->handle, request));
 }
 
 /* Messages and not MPI's own all-to-all: that counts offsets in ints, and which ranks need more
@@ -164,7 +150,7 @@ static int all_to_all(ul_group *g, const ul_pieces *to, const ul_pieces *from)
         if (to->bytes[r] > most) most = to->bytes[r];
         if (from->bytes[r] > most) most = from->bytes[r];
     }
-    for (int64_t round = 0; round * most_bytes < most; round++) {
+    for (int64_t round = 0; round * ul__mpi_most_bytes < most; round++) {
         int posted = 0;
         for (int step = 1; step < g->size; step++)
             UL_TRY(post(g, &posted, to, (g->rank - step + g->size) % g->size, round, 0));
@@ -173,7 +159,7 @@ static int all_to_all(ul_group *g, const ul_pieces *to, const ul_pieces *from)
         if (round == 0)
             memmove(to->data + to->at[g->rank], from->data + from->at[g->rank],
                     (size_t)to->bytes[g->rank]);
-        UL_TRY(check("exchange", mpi.wait_all(posted, g->requests, NULL)));
+        UL_TRY(ul__mpi_check("exchange", mpi->wait_all(posted, g->requests, NULL)));
     }
     return UL_OK;
 }
@@ -182,7 +168,7 @@ static int all_to_all(ul_group *g, const ul_pieces *to, const ul_pieces *from)
 static int fits(const ul_pieces *p, int size)
 {
     for (int r = 0; r < size; r++)
-        if (p->bytes[r] > most_bytes || p->at[r] + p->bytes[r] > INT_MAX) return 0;
+        if (p->bytes[r] > ul__mpi_most_bytes || p->at[r] + p->bytes[r] > INT_MAX) return 0;
     return 1;
 }
 
@@ -195,9 +181,9 @@ static int all_gather(ul_group *g, const ul_pieces *all, const void *mine)
             g->counts[r] = (int)all->bytes[r];
             g->counts[g->size + r] = (int)all->at[r];
         }
-        int rc = mpi.all_gather(in_place, 0, mpi.byte, all->data, g->counts, g->counts + g->size,
-                                mpi.byte, g->handle);
-        return check("gather", rc);
+        int rc = mpi->all_gather(in_place, 0, mpi->byte, all->data, g->counts, g->counts + g->size,
+                                 mpi->byte, g->handle);
+        return ul__mpi_check("gather", rc);
     }
     for (int r = 0; r < g->size; r++) /* the same to everyone */
         g->offsets[r] = all->at[g->rank], g->offsets[g->size + r] = all->bytes[g->rank];
@@ -207,53 +193,53 @@ static int all_gather(ul_group *g, const ul_pieces *all, const void *mine)
 
 static int broadcast(ul_group *g, void *data, int64_t bytes, int root)
 {
-    for (int64_t done = 0; done < bytes; done += most_bytes) {
-        int n = (int)smaller(most_bytes, bytes - done);
-        UL_TRY(
-            check("broadcast", mpi.broadcast((char *)data + done, n, mpi.byte, root, g->handle)));
+    for (int64_t done = 0; done < bytes; done += ul__mpi_most_bytes) {
+        int n = (int)smaller(ul__mpi_most_bytes, bytes - done);
+        UL_TRY(ul__mpi_check("broadcast",
+                             mpi->broadcast((char *)data + done, n, mpi->byte, root, g->handle)));
     }
     return UL_OK;
 }
 
 static int send(ul_group *g, const void *data, int64_t bytes, int to)
 {
-    for (int64_t done = 0; done < bytes; done += most_bytes) {
-        int n = (int)smaller(most_bytes, bytes - done);
-        UL_TRY(check("send",
-                     mpi.send((const char *)data + done, n, mpi.byte, to, TAG + 1, g->handle)));
+    for (int64_t done = 0; done < bytes; done += ul__mpi_most_bytes) {
+        int n = (int)smaller(ul__mpi_most_bytes, bytes - done);
+        UL_TRY(ul__mpi_check(
+            "send", mpi->send((const char *)data + done, n, mpi->byte, to, TAG + 1, g->handle)));
     }
     return UL_OK;
 }
 
 static int receive(ul_group *g, void *data, int64_t bytes, int from)
 {
-    for (int64_t done = 0; done < bytes; done += most_bytes) {
-        int n = (int)smaller(most_bytes, bytes - done);
-        UL_TRY(check("receive", mpi.receive((char *)data + done, n, mpi.byte, from, TAG + 1,
-                                            g->handle, NULL)));
+    for (int64_t done = 0; done < bytes; done += ul__mpi_most_bytes) {
+        int n = (int)smaller(ul__mpi_most_bytes, bytes - done);
+        UL_TRY(ul__mpi_check("receive", mpi->receive((char *)data + done, n, mpi->byte, from,
+                                                     TAG + 1, g->handle, NULL)));
     }
     return UL_OK;
 }
 
-static int barrier(ul_group *g) { return check("wait", mpi.barrier(g->handle)); }
+static int barrier(ul_group *g) { return ul__mpi_check("wait", mpi->barrier(g->handle)); }
 
 static int split(ul_group *out, ul_group *g, const int *colors, int key)
 {
     int mine = colors[g->rank];
-    UL_TRY(
-        check("split", mpi.comm_split(g->handle, mine < 0 ? UNDEFINED : mine, key, &out->handle)));
+    UL_TRY(ul__mpi_check(
+        "split", mpi->comm_split(g->handle, mine < 0 ? UNDEFINED : mine, key, &out->handle)));
     out->size = 0;
     if (mine < 0) return UL_OK;
-    UL_TRY(check("split", mpi.comm_rank(out->handle, &out->rank)));
-    return check("split", mpi.comm_size(out->handle, &out->size));
+    UL_TRY(ul__mpi_check("split", mpi->comm_rank(out->handle, &out->rank)));
+    return ul__mpi_check("split", mpi->comm_size(out->handle, &out->size));
 }
 
 static void end(int status)
 {
     if (status)
-        mpi.abort(mpi.world, status);
+        mpi->abort(mpi->world, status);
     else
-        mpi.finalize();
+        mpi->finalize();
 }
 
 const ul_comm ul__mpi = {.name = "mpi",

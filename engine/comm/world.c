@@ -7,6 +7,7 @@
 #include "comm.h"
 
 static ul_group *world;
+const ul_comm *ul__world_comm = &ul__mpi;
 
 /* The first of these variables that is set, as a number; *name is which. -1: none is. */
 static int number_in(const char *const *names, const char **name)
@@ -60,7 +61,7 @@ int ul_group_world(ul_group **out)
     int size;
     ul_group *g;
     UL_TRY(launched(&size));
-    UL_TRY(ul__group_new(&g, size > 1 ? &ul__mpi : &ul__self, "world"));
+    UL_TRY(ul__group_new(&g, size > 1 ? ul__world_comm : &ul__self, "world"));
     if (size > 1) {
         UL_TRY(ul__mpi_open(g, size));
         UL_TRY(ul__watch_start());

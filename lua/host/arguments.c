@@ -71,13 +71,17 @@ void host_check(lua_State *L, int rc)
         if (lua_isnil(L, -1)) host_fail(L, "a function on the tape could not be called");
         lua_error(L);
     }
+    if (rc == UL_ESTOP) {
+        lua_pushliteral(L, "interrupted!");
+        lua_error(L);
+    }
     host_fail(L, "%s", ul_last_error());
 }
 
 void host_check_as(lua_State *L, const char *op, int rc)
 {
     const char *colon = strstr(ul_last_error(), ": ");
-    if (rc >= 0 || rc == UL_ECALL || rc == UL_ENOMEM || !colon)
+    if (rc >= 0 || rc == UL_ECALL || rc == UL_ENOMEM || rc == UL_ESTOP || !colon)
         host_check(L, rc);
     else
         host_fail(L, "%s%s", op, colon);

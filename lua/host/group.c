@@ -38,6 +38,7 @@ static ul_group **new_group(lua_State *L)
 static void on_stuck(const char *sentence)
 {
     fprintf(stderr, "ulysses: %s\n", sentence);
+    host_remote_flush();
     _exit(75);
 }
 
@@ -46,6 +47,7 @@ static void on_end(int status, void *unused)
 {
     (void)unused;
     fflush(NULL);
+    host_remote_flush();
     ul_group_end(status);
 }
 

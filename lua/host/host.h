@@ -179,8 +179,22 @@ void host_open_group(lua_State *L);
 void host_open_scope(lua_State *L);
 /* signal.c: core.signals */
 void host_open_signals(lua_State *L, int core);
+/* Several ranks: whether a press is noted for a loop that polls; whether the error may come now,
+ * and is to; that it is to come (from any thread); and, in a handler of Lua's thread, that Lua
+ * notices.
+ */
+int host_signals_noted(void);
+int host_signals_stopping(void);
+void host_signals_stop(void);
+void host_signals_arm(void);
 /* repl.c: core.line */
 void host_open_line(lua_State *L, int core);
+/* remote.c: core.remote; whether this is a rank below a prompt; whether the error is to be raised
+ * now, when all ranks have agreed; hands on what has been printed */
+void host_open_remote(lua_State *L, int core);
+int host_remote_is_open(void);
+int host_remote_park(void);
+void host_remote_flush(void);
 /* system.c: fills core.system and core.version */
 void host_open_system(lua_State *L, int core);
 

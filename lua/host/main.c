@@ -9,6 +9,8 @@
 #include <lua.h>
 #include <lualib.h>
 
+#include "front.h"
+#include "launch.h"
 #include "ranks.h"
 
 static const char *const usage =
@@ -20,8 +22,8 @@ static const char *const usage =
     "  -O LEVEL       optimisations of the compiler\n"
     "  -              read the script from standard input\n"
     "  --device NAME  where tensors are made: cpu (default), or meta: shapes and sizes only\n"
-    "  --ranks N      run the script on N ranks, on --hosts a:4,b:4 or all on this one;\n"
-    "                 UL_RANK_OUTPUT=all: with the output of all of them\n"
+    "  --ranks N      the script, or one prompt, on N ranks, on --hosts a:4,b:4 or all on this\n"
+    "                 one; UL_RANK_OUTPUT=all: a script with the output of all of them\n"
     "  --report DIR   write the page about the run in a folder, and print where it is\n"
     "  --threads N    threads for kernels (default: UL_THREADS, else all CPUs)\n"
     "  -v, --version  print versions\n"
@@ -293,7 +295,10 @@ static int run_script(lua_State *L, int argc, char **argv, int at, int interacti
         static const char *const code = "return require('ulysses.repl').after(...)";
         luaL_loadbuffer(L, code, strlen(code), "=ulysses-lua");
     }
-    int rc = luaL_loadfile(L, name), n = argc - at - 1;
+    size_t size;
+    const char *text = name ? NULL : ranks_script(&size);
+    int rc = text ? luaL_loadbuffer(L, text, size, "=stdin") : luaL_loadfile(L, name);
+    int n = argc - at - 1;
     if (rc == 0) {
         if (n < 0) n = 0;
         luaL_checkstack(L, n + 4, "too many arguments");
@@ -302,6 +307,28 @@ static int run_script(lua_State *L, int argc, char **argv, int at, int interacti
     }
     run_loaded(L, rc, 0);
     return interactive ? run_string(L, "require('ulysses.repl').run()", NULL) : 1;
+}
+
+/* The prompt over all ranks, and the exit status of it all. */
+static int run_front(lua_State *L)
+{
+    static const char *const code = "require('ulysses.front').run(...)";
+    int rc = luaL_loadstring(L, code);
+    if (rc == 0) front_push(L);
+    if (run_loaded(L, rc, 1)) launch_end();
+    lua_close(L);
+    while (launch_errors() >= 0) launch_hear(1);
+    return launch_status();
+}
+
+/* One of its ranks: prints to it from now on. */
+static int open_prompt(lua_State *L)
+{
+    static const char *const code =
+        "require('ulysses.core').remote.open(...) require('ulysses.repl').start()";
+    int rc = luaL_loadstring(L, code);
+    lua_pushinteger(L, ranks_prompt());
+    return run_loaded(L, rc, 1);
 }
 
 /* A file that is opened where standard output was closed would get what is printed. */
@@ -325,8 +352,10 @@ int main(int argc, char **argv)
         return 1;
     }
     open_ulysses(L);
-    int at = 1, did_something = 0, interactive = 0;
+    if (ranks_is_front()) return run_front(L);
+    int at = 1, did_something = 0, interactive = ranks_prompt() >= 0;
     set_arg(L, argc, argv, argc);
+    if (interactive && open_prompt(L)) return 1;
     status = options(L, argv, &at, &did_something, &interactive);
     if (status < 0 && argv[at] && !strcmp(argv[at], "test"))
         status = run_tests(L, argc, argv, at);

@@ -120,6 +120,7 @@ int luaopen_ulysses_core(lua_State *L)
     host_open_safetensors(L);
     host_open_group(L);
     host_open_line(L, core);
+    host_open_remote(L, core);
     host_open_system(L, core);
     watch_state(L);
     ul_memory_on_pressure(on_pressure, NULL);

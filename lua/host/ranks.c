@@ -1,34 +1,42 @@
 /* ranks.c - ulysses-lua --ranks N: a front process, mpirun below it, and the ranks below that.
  *
- * The front process stays: it turns Ctrl-C and SIGTERM into signals that mpirun hands on to all
- * ranks, and reads what comes on stderr, where mpirun has much to say of its own. Ranks other than
- * 0 have no output; each line of their errors begins with "[rank k] ", so that what all of them say
- * is printed once.
+ * Here are the options, and what a rank does to be one. Ranks other than 0 have no output, unless
+ * there is a prompt over all of them.
  */
 #define _GNU_SOURCE
 #include "ranks.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-extern char **environ;
+#include "front.h"
+#include "launch.h"
 
 enum { MOST_RANKS = 256 }; /* on one machine */
 
 /* ---- a rank ---- */
 
-static int rank = -1; /* that complains with its number; -1: the only one */
-static int has_front; /* which is told the number of rank 0 too */
+static int rank = -1;   /* that complains with its number; -1: the only one */
+static int has_front;   /* which is told the number of rank 0 too */
+static int prompt = -1; /* the connection to a front process that has the prompt */
+static int has_prompt;  /* this is that front process */
+static char *script;    /* what it had on standard input */
+static size_t script_size;
+
+int ranks_prompt(void) { return prompt; }
+int ranks_is_front(void) { return has_prompt; }
+
+const char *ranks_script(size_t *size)
+{
+    *size = script_size;
+    return script;
+}
 
 void ranks_complain(const char *format, ...)
 {
@@ -37,7 +45,8 @@ void ranks_complain(const char *format, ...)
     va_start(list, format);
     if (vasprintf(&text, format, list) < 0) text = NULL;
     va_end(list);
-    if (rank > 0 || (rank == 0 && has_front)) snprintf(prefix, sizeof prefix, "[rank %d] ", rank);
+    if (prompt < 0 && (rank > 0 || (rank == 0 && has_front)))
+        snprintf(prefix, sizeof prefix, "[rank %d] ", rank);
     /* in one piece, so that those of several ranks do not mix */
     char *all = NULL;
     size_t size = 0;
@@ -68,6 +77,23 @@ static int number_in(const char *const *names)
 /* What the front process has sent through mpirun, as what was meant. */
 static void on_forwarded(int number) { raise(number == SIGUSR1 ? SIGINT : SIGTERM); }
 
+/* Connects to the front process where it has the prompt, or a script; 0, or -1 with errno. */
+static int find_front(void)
+{
+    const char *at = getenv("UL_RANK_PROMPT"), *source = getenv("UL_RANK_SCRIPT");
+    if (at) prompt = front_connect(at, rank);
+    unsetenv("UL_RANK_PROMPT"); /* those that a rank starts are none */
+    if (at || !source) return at && prompt < 0 ? -1 : 0;
+    int fd = front_connect(source, rank);
+    FILE *in = fd < 0 ? NULL : fdopen(fd, "r"), *out = open_memstream(&script, &script_size);
+    char data[4096];
+    size_t n;
+    if (!in || !out) return -1;
+    while ((n = fread(data, 1, sizeof data, in)) > 0) fwrite(data, 1, n, out);
+    fclose(in);
+    return fclose(out);
+}
+
 /* Whether a launcher has started this process as one of several; sets up what follows from that. */
 static int join(void)
 {
@@ -83,298 +109,18 @@ static int join(void)
         sigaction(SIGUSR1, &action, NULL);
         sigaction(SIGUSR2, &action, NULL);
     }
+    if (find_front()) {
+        ranks_complain("rank %d cannot connect to the program that started it: %s", rank,
+                       strerror(errno));
+        exit(1);
+    }
     const char *output = getenv("UL_RANK_OUTPUT");
-    if (rank > 0 && !(output && !strcmp(output, "all"))) {
+    if (prompt < 0 && rank > 0 && !(output && !strcmp(output, "all"))) {
         int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
         if (nowhere >= 0) dup2(nowhere, STDOUT_FILENO);
         if (nowhere >= 0) close(nowhere);
     }
     return 1;
-}
-
-/* ---- what stderr says ---- */
-
-/* A line of an error, and the rank that said it first. */
-typedef struct said {
-    struct said *next;
-    int rank;
-    char text[];
-} said;
-
-static struct {
-    char line[8192];
-    size_t n;
-    char block[8192]; /* mpirun's own words, between two lines of dashes */
-    size_t block_n;
-    int in_block;
-    said *errors;
-    int n_errors;
-} heard;
-
-static void print(const char *text, size_t n)
-{
-    while (n) {
-        ssize_t done = write(STDERR_FILENO, text, n);
-        if (done < 0 && errno != EINTR) return;
-        if (done > 0) text += done, n -= (size_t)done;
-    }
-}
-
-/* Whether another rank has said this. */
-static int is_known(int from, const char *text)
-{
-    for (const said *e = heard.errors; e; e = e->next)
-        if (!strcmp(e->text, text)) return e->rank != from;
-    said *e = heard.n_errors < 1000 ? malloc(sizeof *e + strlen(text) + 1) : NULL;
-    if (!e) return 0;
-    e->rank = from;
-    strcpy(e->text, text);
-    e->next = heard.errors;
-    heard.errors = e;
-    heard.n_errors++;
-    return 0;
-}
-
-/* What mpirun says of an end that the ranks have explained, or that takes fewer words. */
-static void end_block(int interrupted)
-{
-    static const char *const known[] = {"MPI_ABORT was invoked", "Primary job  terminated normally",
-                                        "exited with non-zero status"};
-    const char *by = strstr(heard.block, " on signal "),
-               *who = strstr(heard.block, "process rank ");
-    int from, number;
-    if (by && who && sscanf(who, "process rank %d", &from) == 1 &&
-        sscanf(by, " on signal %d", &number) == 1) {
-        if (!interrupted)
-            ranks_complain("rank %d was ended by signal %d (%s)", from, number, strsignal(number));
-        return;
-    }
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (strstr(heard.block, known[i])) return;
-    print(heard.block, heard.block_n);
-}
-
-static int is_rule(const char *text) { return strlen(text) == 75 && strspn(text, "-") == 74; }
-
-static int is_chatter(const char *text)
-{
-    return strstr(text, ": Forwarding signal ") ||
-           (text[0] == '[' &&
-            (strstr(text, " sent help message ") || strstr(text, "show_help.c at line") ||
-             strstr(text, "Set MCA parameter \"orte_base_help_aggregate\"")));
-}
-
-/* A line, with its end. */
-static void hear_line(const char *text, size_t n, int interrupted)
-{
-    int from, length = 0;
-    if (is_rule(text)) {
-        if (heard.in_block) end_block(interrupted);
-        heard.in_block = !heard.in_block;
-        heard.block_n = 0;
-    } else if (heard.in_block) {
-        if (heard.block_n + n >= sizeof heard.block) return;
-        memcpy(heard.block + heard.block_n, text, n + 1);
-        heard.block_n += n;
-    } else if (sscanf(text, "[rank %d] %n", &from, &length) == 1 && length) {
-        length = (int)(strstr(text, "] ") + 2 - text); /* not the blanks that follow */
-        if (is_known(from, text + length)) return;
-        if (from == 0) text += length, n -= (size_t)length;
-        print(text, n);
-    } else if (!is_chatter(text)) {
-        print(text, n);
-    }
-}
-
-static void hear(const char *data, size_t n, int interrupted)
-{
-    for (size_t i = 0; i < n; i++) {
-        heard.line[heard.n++] = data[i];
-        if (data[i] != '\n' && heard.n < sizeof heard.line - 1) continue;
-        heard.line[heard.n] = 0;
-        hear_line(heard.line, heard.n, interrupted);
-        heard.n = 0;
-    }
-}
-
-/* Nothing has come for a while: a line without an end is shown as it is. */
-static void hear_silence(int is_over)
-{
-    if (is_over && heard.in_block) print(heard.block, heard.block_n);
-    if (is_over || (!heard.in_block && heard.line[0] != '[' && heard.line[0] != '-')) {
-        print(heard.line, heard.n);
-        heard.n = 0;
-    }
-}
-
-/* ---- the front process ---- */
-
-static volatile sig_atomic_t signals, last_signal;
-
-static void on_signal(int number)
-{
-    last_signal = number;
-    signals++;
-}
-
-static void watch_signals(void)
-{
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
-    for (int i = 0; i < 3; i++) {
-        struct sigaction action = {.sa_handler = on_signal}, before;
-        sigemptyset(&action.sa_mask);
-        sigaction(numbers[i], NULL, &before);
-        if (before.sa_handler != SIG_IGN) sigaction(numbers[i], &action, NULL);
-    }
-}
-
-/* Starts a command with what it prints to file descriptor `from` in a pipe; *end is ours. */
-static pid_t start(char **command, int from, int *end)
-{
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC)) return -1;
-    pid_t front = getpid(), pid = fork();
-    if (pid == 0) {
-        /* Ctrl-C is ours to hand on, and nothing outlives us */
-        setpgid(0, 0);
-        prctl(PR_SET_PDEATHSIG, SIGTERM);
-        if (getppid() != front) _exit(1);
-        if (isatty(STDIN_FILENO)) { /* one reads it that is not in the background */
-            int nothing = open("/dev/null", O_RDONLY);
-            if (nothing >= 0) dup2(nothing, STDIN_FILENO);
-        }
-        dup2(ends[1], from);
-        execvp(command[0], command);
-        _exit(127);
-    }
-    close(ends[1]);
-    *end = ends[0];
-    if (pid < 0) close(ends[0]);
-    return pid;
-}
-
-static int status_of(pid_t pid)
-{
-    int status;
-    while (waitpid(pid, &status, 0) < 0)
-        if (errno != EINTR) return 1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-/* Whether there is an mpirun, and Open MPI's: others have other options. */
-static int has_mpirun(char *program)
-{
-    char *command[] = {program, "--version", NULL}, text[256] = "";
-    int end = -1;
-    size_t n = 0;
-    pid_t pid = start(command, STDOUT_FILENO, &end);
-    for (ssize_t got; pid > 0 && (got = read(end, text + n, sizeof text - 1 - n)) > 0;)
-        n += (size_t)got;
-    if (end >= 0) close(end);
-    int status = pid > 0 ? status_of(pid) : 127;
-    text[strcspn(text, "\n")] = 0;
-    if (strstr(text, "Open MPI") || strstr(text, "OpenRTE")) return 1;
-    if (status == 127)
-        ranks_complain("--ranks needs Open MPI's mpirun, and there is no %s (Debian: apt install "
-                       "openmpi-bin)",
-                       program);
-    else
-        ranks_complain("--ranks needs Open MPI's mpirun, but %s is another: %s", program,
-                       *text ? text : "it does not say which");
-    return 0;
-}
-
-/* What is mpirun's alone to know; what Open MPI 5 reads is PRTE's. The user's own settings stay. */
-static void set_environment(void)
-{
-    static const char *const settings[][2] = {
-        {"OMPI_MCA_hwloc_base_binding_policy", "none"},
-        {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
-        {"OMPI_MCA_oob_tcp_keepalive_time", "10"},
-        {"OMPI_MCA_oob_tcp_keepalive_intvl", "5"},
-        {"OMPI_MCA_oob_tcp_keepalive_probes", "6"},
-        {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"},
-        {"PRTE_MCA_hwloc_default_binding_policy", "none"}};
-    static const char *const as_root[] = {
-        "OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "PRTE_ALLOW_RUN_AS_ROOT",
-        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"};
-    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
-        setenv(settings[i][0], settings[i][1], 0);
-    for (int i = 0; i < 4 && geteuid() == 0; i++) setenv(as_root[i], "1", 0);
-    setenv("UL_RANK_FRONT", "1", 1);
-    /* mpirun gives each rank a terminal of its own, whatever ours is */
-    setenv("UL_RANK_TERMINAL", isatty(STDOUT_FILENO) ? "1" : "0", 1);
-}
-
-/* mpirun .. this program and its arguments, in allocated memory */
-static char **command_for(char *mpirun, char *n, char *hosts, char **argv)
-{
-    static char self[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[length < 0 ? 0 : length] = 0;
-    int words = 16, k = 0;
-    for (char **a = argv; *a; a++) words++;
-    for (char **e = environ; *e; e++) words += 2;
-    char **command = calloc((size_t)words, sizeof *command);
-    if (!command) return NULL;
-    command[k++] = mpirun;
-    command[k++] = "-np";
-    command[k++] = n;
-    if (hosts) command[k++] = "--host", command[k++] = hosts;
-    for (char **e = environ; *e; e++) { /* other hosts know nothing of ours */
-        size_t name = strcspn(*e, "=");
-        if (strncmp(*e, "UL_", 3) && strncmp(*e, "LUA_PATH=", 9) && strncmp(*e, "LUA_CPATH=", 10))
-            continue;
-        command[k++] = "-x";
-        command[k++] = strndup(*e, name);
-    }
-    command[k++] = self;
-    for (char **a = argv + 1; *a; a++) command[k++] = *a;
-    return command;
-}
-
-/* Reads on until mpirun has closed its end, and hands signals on. */
-static void attend(pid_t mpirun, int end)
-{
-    int handed = 0;
-    char data[4096];
-    for (;;) {
-        struct pollfd waits = {.fd = end, .events = POLLIN};
-        int ready = poll(&waits, 1, 100);
-        for (; handed < signals; handed++) /* the second time in earnest */
-            kill(mpirun, handed ? SIGTERM : last_signal == SIGINT ? SIGUSR1 : SIGUSR2);
-        if (ready == 0) hear_silence(0);
-        if (ready <= 0) continue;
-        ssize_t n = read(end, data, sizeof data);
-        if (n > 0) hear(data, (size_t)n, signals > 0);
-        if (n == 0 || (n < 0 && errno != EINTR)) break;
-    }
-    hear_silence(1);
-    close(end);
-}
-
-static int run_front(char *n, char *hosts, char **argv)
-{
-    char *mpirun = getenv("UL_MPIRUN");
-    int end = -1;
-    if (!mpirun || !*mpirun) mpirun = "mpirun";
-    if (!has_mpirun(mpirun)) return 1;
-    set_environment();
-    static char **command; /* until the end */
-    command = command_for(mpirun, n, hosts, argv);
-    watch_signals();
-    pid_t pid = command ? start(command, STDERR_FILENO, &end) : -1;
-    if (pid < 0) {
-        ranks_complain("--ranks: cannot start %s: %s", mpirun, strerror(errno));
-        return 1;
-    }
-    attend(pid, end);
-    int status = status_of(pid);
-    if (signals && status > 128) { /* ended by it, like any program */
-        signal(last_signal, SIG_DFL);
-        raise(last_signal);
-    }
-    return status;
 }
 
 /* ---- options ---- */
@@ -435,6 +181,15 @@ static int has_word(const char *option)
     return 0;
 }
 
+/* Options without which, or a script, there is the prompt. */
+static int does_something(const char *option)
+{
+    static const char *const silent[] = {"-l", "-j", "-O", "-i", "--threads", "--device"};
+    for (size_t i = 0; i < sizeof silent / sizeof silent[0]; i++)
+        if (!strncmp(option, silent[i], silent[i][1] == '-' ? 10 : 2)) return 0;
+    return 1;
+}
+
 int ranks_start(char **argv)
 {
     char *ranks = NULL, *hosts = NULL;
@@ -453,7 +208,7 @@ int ranks_start(char **argv)
             continue;
         }
         prompts |= !strcmp(argv[at], "-i");
-        works |= strcmp(argv[at], "-l") && strncmp(argv[at], "-j", 2) && strncmp(argv[at], "-O", 2);
+        works |= does_something(argv[at]);
         at += has_word(argv[at]) && argv[at + 1] ? 2 : 1;
     }
     if (hosts && !ranks) return ranks_complain("--hosts needs --ranks N"), 1;
@@ -464,11 +219,16 @@ int ranks_start(char **argv)
         return ranks_complain("--ranks starts ranks by itself, but this is one that a launcher has "
                               "started"),
                1;
-    if (prompts || (!argv[at] && !works && isatty(STDIN_FILENO)))
-        return ranks_complain("the prompt over several ranks is not there yet"), 1;
-    if (argv[at] ? !strcmp(argv[at], "-") : !works)
-        return ranks_complain(
-                   "--ranks needs a script in a file: ranks cannot share standard input"),
-               1;
-    return run_front(ranks, hosts, argv);
+    int reads = argv[at] ? !strcmp(argv[at], "-") : !works; /* standard input */
+    if (prompts && argv[at] && reads)
+        return ranks_complain("--ranks with -i needs a script in a file, or none"), 1;
+    has_prompt = prompts || (reads && !argv[at] && isatty(STDIN_FILENO));
+    reads = reads && !has_prompt;
+    if ((has_prompt || reads) &&
+        front_listen(has_prompt ? "UL_RANK_PROMPT" : "UL_RANK_SCRIPT",
+                     (int)number(ranks, ranks + strlen(ranks)), hosts != NULL))
+        return ranks_complain("--ranks: no place for ranks to connect to: %s", strerror(errno)), 1;
+    if (reads && front_read_script()) return ranks_complain("out of memory"), 1;
+    if (!launch(ranks, hosts, argv, has_prompt)) return 1;
+    return has_prompt ? -1 : launch_attend();
 }

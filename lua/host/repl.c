@@ -53,6 +53,7 @@ static History *entries;
 static char *history_path;
 static const char *prompt_text = "";
 static lua_State *reader; /* who waits for the line */
+static int attended = -1; /* a file descriptor that is looked after meanwhile */
 
 static int load_library(void)
 {
@@ -131,13 +132,28 @@ static void suspend(void)
     came[SIGCONT] = 1;
 }
 
-/* One byte of standard input; 0 at its end, -1 where a signal ends the line. */
+/* Something has come that attend() is about; whether that ends the line. */
+static int look_after(void)
+{
+    lua_State *L = reader;
+    if (!lua_checkstack(L, 6)) return 1;
+    lua_getfield(L, LUA_REGISTRYINDEX, "ulysses.attend");
+    int ends = lua_pcall(L, 0, 1, 0) != 0 || lua_toboolean(L, -1);
+    lua_pop(L, 1);
+    return ends;
+}
+
+/* One byte of standard input; 0 at its end, -1 where a signal, or what attend() is about, ends the
+ * line. */
 static int read_byte(char *c)
 {
     for (;;) {
-        struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
-        int n = ppoll(&in, 1, NULL, &mask_before);
-        if (n > 0) return (int)read(STDIN_FILENO, c, 1);
+        struct pollfd in[] = {{.fd = STDIN_FILENO, .events = POLLIN},
+                              {.fd = attended, .events = POLLIN}};
+        int n = ppoll(in, 2, NULL, &mask_before);
+        if (n > 0 && in[1].revents && look_after()) return -1;
+        if (n > 0 && in[0].revents) return (int)read(STDIN_FILENO, c, 1);
+        if (n > 0) continue;
         if (n < 0 && errno != EINTR) return -1;
         if (came[SIGINT] || came[SIGTERM] || came[SIGHUP]) return -1;
         if (came[SIGTSTP]) suspend();
@@ -293,6 +309,18 @@ static int read_line(lua_State *L)
     return 1;
 }
 
+/* attend(fd, f): while a line is read, f is called when there is something to read from fd; where
+ * it returns true, that was the line.
+ */
+static int attend(lua_State *L)
+{
+    attended = (int)luaL_checkinteger(L, 1);
+    luaL_checktype(L, 2, LUA_TFUNCTION);
+    lua_settop(L, 2);
+    lua_setfield(L, LUA_REGISTRYINDEX, "ulysses.attend");
+    return 0;
+}
+
 /* add(entry): into the history, and its file */
 static int add_entry(lua_State *L)
 {
@@ -324,9 +352,13 @@ static int is_terminal(lua_State *L)
 
 void host_open_line(lua_State *L, int core)
 {
-    static const luaL_Reg functions[] = {{"open", open_line},    {"read", read_line},
-                                         {"add", add_entry},     {"is_terminal", is_terminal},
-                                         {"on_error", on_error}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"open", open_line},
+                                         {"read", read_line},
+                                         {"add", add_entry},
+                                         {"is_terminal", is_terminal},
+                                         {"on_error", on_error},
+                                         {"attend", attend},
+                                         {NULL, NULL}};
     lua_newtable(L);
     for (const luaL_Reg *f = functions; f->name; f++) {
         lua_pushcfunction(L, f->func);

@@ -10,6 +10,9 @@
  *   first     noted                             the error
  *   second    the error                         the error, where the first came to nothing
  *   third     ends the program                  ends the program
+ *
+ * At a prompt over several ranks a press comes from the front process, which counts them too, and
+ * the error comes where all ranks agree to have it (remote.c).
  */
 #include <errno.h>
 #include <pthread.h>
@@ -24,7 +27,8 @@ static volatile sig_atomic_t raising;  /* the first press is an error, unless it
 static volatile sig_atomic_t held;     /* depth of hold(): no error now */
 static volatile sig_atomic_t owed;     /* an error came while held */
 static volatile sig_atomic_t presses, interrupted, terminated; /* since they were last taken */
-static volatile sig_atomic_t talks;                            /* to a terminal */
+static volatile sig_atomic_t stopping; /* several ranks: the error is to come */
+static volatile sig_atomic_t talks;    /* to a terminal */
 
 static lua_State *volatile state; /* any of the Lua state's that lives as long as it */
 static pthread_t thread;          /* the one that runs Lua */
@@ -46,6 +50,7 @@ static void stop(lua_State *L, lua_Debug *ar)
         owed = 1;
         return;
     }
+    if (host_remote_is_open() && !host_remote_park()) return;
     lua_pushliteral(L, "interrupted!");
     lua_error(L);
 }
@@ -66,6 +71,27 @@ static void disarm(lua_State *L)
     if (lua_gethook(L) == stop) lua_sethook(L, displaced.call, displaced.mask, displaced.count);
 }
 
+/* ---- several ranks ---- */
+
+int host_signals_noted(void) { return watching && interrupted; }
+int host_signals_stopping(void) { return stopping && !held; }
+
+void host_signals_stop(void)
+{
+    if (!host_signals_noted()) stopping = 1;
+}
+
+void host_signals_arm(void)
+{
+    if (state && stopping) arm(state);
+}
+
+static void on_press_of_front(void)
+{
+    interrupted = ++presses == 1 && watching;
+    stopping = !interrupted;
+}
+
 /* ---- the handlers ---- */
 
 static void say(const char *text)
@@ -80,6 +106,8 @@ static void on_signal(int number)
         pthread_kill(thread, number);
     } else if (number == SIGTERM) {
         terminated = 1;
+    } else if (host_remote_is_open()) {
+        on_press_of_front();
     } else if (++presses >= 3) {
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
@@ -133,7 +161,7 @@ static void update(lua_State *L)
 static void forget(lua_State *L)
 {
     disarm(L);
-    presses = interrupted = terminated = 0;
+    presses = interrupted = terminated = stopping = 0;
 }
 
 /* ---- functions ---- */
@@ -144,6 +172,11 @@ static int watch(lua_State *L)
     int on = host_boolean(L, 1, "watch", "what to do", 1);
     if (on && !watching && !raising) forget(L); /* at the prompt, it has */
     if (on || watching) watching += on ? 1 : -1;
+    if (on && stopping && presses == 1) { /* on other ranks it may be noted already */
+        disarm(L);
+        interrupted = 1;
+        stopping = 0;
+    }
     update(L);
     return 0;
 }
@@ -181,6 +214,7 @@ static int release(lua_State *L)
     if (held) held--;
     if (held || !owed) return 0;
     owed = 0;
+    if (host_remote_is_open() && !host_remote_park()) return 0;
     lua_pushliteral(L, "interrupted!");
     return lua_error(L);
 }

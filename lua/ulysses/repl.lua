@@ -1,10 +1,13 @@
 -- repl.lua - the prompt: reads, runs and prints, also inside a loop that Ctrl-C has stopped.
 local core = require 'ulysses.core'
+local entry = require 'ulysses.entry'
 local frames = require 'ulysses.frames'
-local keep_locals = require 'ulysses.keep_locals'
+local history = require 'ulysses.history'
+local remote = require 'ulysses.remote'
 local show = require 'ulysses.show'
 
-local signals, line = core.signals, core.line
+local signals = core.signals
+local line = core.remote.is_open() and remote or core.line
 local repl = {}
 
 local SLOW = 0.1 -- seconds from which on the time is shown
@@ -34,11 +37,13 @@ local function coloured(code, text)
 end
 
 local function say(text)
+  if line == remote then return remote.say('v', text) end
   io.stdout:write(text, '\n')
   io.stdout:flush()
 end
 
 local function complain(text)
+  if line == remote then return remote.say('x', text) end
   io.stdout:flush()
   io.stderr:write(coloured('31', text), '\n')
   io.stderr:flush()
@@ -95,23 +100,6 @@ end
 
 local function same(...) return ... end
 
-local function ends_early(problem) return problem and problem:find "near '<eof>'$" and true end
-
--- A function to be called with `same`: an expression goes through it, for `return f(x)` would leave
--- no frame for errors to name. Else nil, what is wrong, and whether more lines may mend that.
-local function compile(text)
-  text = text:gsub('^%s*=', '')
-  local f, as_value = loadstring('return ' .. text, '=stdin')
-  if f then
-    return loadstring('return (...)(' .. text .. ')', '=stdin')
-      or loadstring('return (...)(' .. text .. '\n)', '=stdin') or f -- it ends with a comment
-  end
-  local problem
-  f, problem = loadstring(text, '=stdin')
-  if f then return loadstring(keep_locals(text), '=stdin') or f end
-  return f, problem, ends_early(problem) or ends_early(as_value)
-end
-
 local function printed(ok, n, ...)
   if ok ~= true or n == 0 then return ok end
   local values = { ... }
@@ -135,21 +123,6 @@ local function run(f)
 end
 
 -- ---- what is typed ----
-
--- A whole entry, of several lines where the first ones are incomplete; false after Ctrl-C.
-local function read_entry(prompt)
-  local text = line.read(prompt)
-  if not text or text:find '^%s*[?:]' then return text end
-  local f, problem, incomplete = compile(text)
-  while incomplete do
-    local more = line.read '..> '
-    if more == false then return false end
-    if more == nil then break end
-    text = text .. '\n' .. more
-    f, problem, incomplete = compile(text)
-  end
-  return text, f, problem
-end
 
 local function show_locals()
   local names = variables and variables:names() or {}
@@ -191,7 +164,7 @@ end
 local function session(prompt, inside)
   while true do
     signals.prompt(true, 0, 1) -- what came too late is forgotten
-    local text, f, problem = read_entry(prompt)
+    local text, f, problem = entry.read(line, prompt)
     if text == nil then
       if terminal then say '' end
       return nil
@@ -235,18 +208,6 @@ end
 
 -- ---- starting ----
 
--- Where the history is kept: nil where no folder can be made for it.
-local function history()
-  local state = os.getenv 'XDG_STATE_HOME'
-  if not state or state == '' then
-    local home = os.getenv 'HOME'
-    if not home or home == '' then return nil end
-    state = home .. '/.local/state'
-  end
-  local folder = state .. '/ulysses-lua'
-  return core.folder_make(folder) and folder .. '/history' or nil
-end
-
 -- system(3) ignores Ctrl-C while the command runs; the command's end tells.
 local function raise_after_commands()
   local execute = os.execute
@@ -276,7 +237,8 @@ function repl.start()
   started = true
   terminal = core.line.is_terminal()
   raise_after_commands()
-  line.on_error(function() raised_in = frames.snapshot() end)
+  if line == remote then core.group() end -- while no rank is elsewhere
+  core.line.on_error(function() raised_in = frames.snapshot() end)
   signals.prompt(true, 0, 0)
 end
 
@@ -287,11 +249,12 @@ function repl.available() return started end
 local function open()
   if editable then return end
   editable = true
-  line.open(history(), complete)
+  line.open(line ~= remote and history.path() or nil, complete)
   local ul = require 'ulysses'
   preset('ul', ul)
   preset('nn', ul.nn)
   preset('F', ul.F)
+  if line == remote then preset('g', ul.group()) end
 end
 
 --- The prompt, until the user leaves it.

@@ -5,6 +5,8 @@
 -- in another call: all of them are told so, and meet again here.
 local ul = require 'ulysses'
 
+-- the groups of the prompt over several ranks
+if os.getenv 'UL_TEST_INTERRUPTIBLE' then require('ulysses.core').remote.interruptible() end
 local g = ul.group()
 local passed, failed = 0, 0
 

@@ -76,6 +76,7 @@ if select(2, shell 'mpirun --version') ~= 0 then
 else
   for _, n in ipairs { 1, 2, 3, 4, 8 } do specs(n, '') end
   specs(3, 'UL_COMM_MESSAGE=1000')
+  specs(3, 'UL_TEST_INTERRUPTIBLE=1 UL_COMM_MESSAGE=1000')
   if pattern == '' then
     for _, case in ipairs(dofile 'tests/dist/faults.lua') do fault(case) end
   end

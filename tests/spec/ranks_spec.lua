@@ -59,9 +59,7 @@ describe('ulysses-lua --ranks', function()
     refuses('--hosts needs names and numbers of ranks, as in a:4,b:4, not a:x',
             '--ranks 2 --hosts a:x x.lua')
     refuses('--hosts needs --ranks N', '--hosts a:4 x.lua')
-    refuses('the prompt over several ranks is not there yet', '--ranks 2 -i x.lua')
-    refuses('--ranks needs a script in a file: ranks cannot share standard input',
-            '--ranks 2 - </dev/null')
+    refuses('--ranks with -i needs a script in a file, or none', '--ranks 2 -i -')
     assert.same({ "ulysses-lua: --ranks needs Open MPI's mpirun, and there is no mpirun (Debian: "
                     .. 'apt install openmpi-bin)\n', 1 },
                 { shell 'PATH=/nowhere $P --ranks 2 x.lua' })
@@ -111,6 +109,15 @@ describe('ranks', function()
     local as_root = 'export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; '
     assert.equal('2\n', (shell(as_root .. [[mpirun --oversubscribe -n 2 $P -e \
       "print(require('ulysses').group().size)"]])))
+  end)
+
+  it('run a script that comes on standard input', function()
+    assert.same({ '2\ta\n', 0 },
+                { with_script('print(require("ulysses").group().size, ...)',
+                              '$P --ranks 2 - a <$S') })
+    local output, status = with_script('error "sad"', '$P --ranks 2 <$S')
+    assert.equal('ulysses-lua: stdin:1: sad\n', (output:gsub('^%[rank %d%] ', '')))
+    assert.equal(1, status)
   end)
 
   it('end when one fails, with its sentence', function()
