@@ -8,6 +8,7 @@ local machine = require 'ulysses.machine'
 local metrics = require 'ulysses.metrics'
 local raise = require 'ulysses.raise'
 local tensorboard = require 'ulysses.tensorboard'
+local utf8 = require 'ulysses.utf8'
 
 local nan = 0 / 0
 
@@ -118,32 +119,6 @@ function record.evaluation(self, loss, perplexity)
   write(self, self.evaluated)
 end
 
--- What UTF-8 is made of: runs of ASCII, then characters of two, three and four bytes.
-local well_formed = {
-  '^[\1-\127]+', '^[\194-\223][\128-\191]', '^\224[\160-\191][\128-\191]',
-  '^[\225-\236\238\239][\128-\191][\128-\191]', '^\237[\128-\159][\128-\191]',
-  '^\240[\144-\191][\128-\191][\128-\191]', '^[\241-\243][\128-\191][\128-\191][\128-\191]',
-  '^\244[\128-\143][\128-\191][\128-\191]',
-}
-
-local function character_end(text, at)
-  for _, pattern in ipairs(well_formed) do
-    local _, last = text:find(pattern, at)
-    if last then return last end
-  end
-end
-
--- Bytes as JSON can hold them: what is no UTF-8 becomes '?'.
-local function readable(text)
-  local parts, at = {}, 1
-  while at <= #text do
-    local last = character_end(text, at)
-    parts[#parts + 1] = last and text:sub(at, last) or '?'
-    at = (last or at) + 1
-  end
-  return table.concat(parts)
-end
-
 -- A complete run that is started again writes the same: that is recorded once.
 local function sample_key(values)
   return ('%d\0%s\0%s'):format(values.step, values.prompt, values.text)
@@ -154,7 +129,7 @@ end
 ---@param text string
 function record.sample(self, prompt, text)
   if not self.samples then return end
-  local values = { step = self.step, prompt = readable(prompt), text = readable(text) }
+  local values = { step = self.step, prompt = utf8.readable(prompt), text = utf8.readable(text) }
   local key = sample_key(values)
   if not self.sampled[key] then self.samples:write(values) end
   self.sampled[key] = true

@@ -67,13 +67,38 @@ describe('recipe', function()
                                ['2.5K'] = 2560, ['1e1K'] = 10240, ['2G'] = 2 ^ 31 } do
       assert.equal(value, recipe:configure({ 'lr=' .. text }).lr)
     end
-    for text in ('nan inf -inf 0x10 1e999 1e 1.2.3 . K 1k 1-5 1,2 10KK 1e3e3'):gmatch '%S+' do
+    for text in ('nan inf -inf 0x10 1e999 1e 1.2.3 . K k 1-5 1,2 10KK 1e3e3'):gmatch '%S+' do
       assert.equal(("toy: lr wants a number, got '%s'"):format(text),
                    refused(recipe, 'lr=' .. text))
     end
     assert.equal(2560, recipe:configure({ 'steps=2.5K' }).steps)
     assert.equal(1000000, recipe:configure({ 'steps=1e6' }).steps)
     assert.matches('whole number', refused(recipe, 'steps=1e300'))
+  end)
+
+  it('knows how a number was meant that is written otherwise', function()
+    for text, meant in pairs { ['32k'] = '32K', ['1.5m'] = '1.5M', ['8KB'] = '8K', ['2Gi'] = '2G',
+                               ['4kib'] = '4K', ['32_000'] = '32000', ['1e2k'] = '1e2K' } do
+      assert.equal(("toy: lr wants a number, got '%s'; did you mean %s?"):format(text, meant),
+                   refused(recipe, 'lr=' .. text))
+    end
+    assert.equal("toy: steps wants a whole number, got '4k'; did you mean 4K?",
+                 refused(recipe, 'steps=4k'))
+    assert.equal("toy: steps wants a whole number, got '0.3k'", refused(recipe, 'steps=0.3k'))
+  end)
+
+  it('refuses text that is no UTF-8, which no record could hold', function()
+    assert.equal("toy: name is no UTF-8 from byte 4 on: 'caf\\xe9'",
+                 refused(recipe, 'name=caf\xe9'))
+    assert.equal("toy: name is no UTF-8 from byte 1 on: '\\xed\\xa0\\x80'",
+                 refused(recipe, 'name=\xed\xa0\x80'))
+    assert.equal('caf\u{e9} \u{1f600}',
+                 recipe:configure({ 'name=caf\u{e9} \u{1f600}' }).name)
+    assert.has_error(function() recipe:configure { name = '\xff' } end,
+                     "toy: name is no UTF-8 from byte 1 on: '\\xff'")
+    assert.has_error(function() return ul.recipe 'x' { name = '\xff' } end,
+                     "recipe 'x': name is a string that is no UTF-8; a setting is a number, a "
+                     .. 'string, a boolean or a list of these')
   end)
 
   it('refuses a setting that is given twice', function()
@@ -100,6 +125,10 @@ describe('recipe', function()
                  refused(kinds, 'betas=0.9,x'))
     assert.equal("kinds: sizes wants a list a,b,... of whole numbers, got '1.5'",
                  refused(kinds, 'sizes=1.5'))
+    assert.equal("kinds: sizes wants a list a,b,... of whole numbers, got '1k,2'; did you mean "
+                 .. '1K,2?', refused(kinds, 'sizes=1k,2'))
+    assert.equal("kinds: words is no UTF-8 from byte 3 on: 'a,\\xff'",
+                 refused(kinds, 'words=a,\xff'))
     assert.equal("kinds: decay wants a whole number or none, got 'x'", refused(kinds, 'decay=x'))
   end)
 

@@ -83,6 +83,14 @@ describe('what is refused:', function()
     assert.equal('', contents())
   end)
 
+  it('a setting that is no UTF-8', function()
+    for _, key in ipairs { 'prompt', 'out', 'data' } do
+      assert.matches(key .. " is no UTF%-8 from byte 2 on: 'a\\xff'",
+                     refused(train { [key] = 'a\xff' }))
+    end
+    assert.equal('', contents())
+  end)
+
   it('values that make no model or no batch', function()
     for setting, sentence in pairs {
       ['seq_len=0'] = 'seq_len=0 is too small; it is 1 at least', ['batch=0'] = 'batch=0',

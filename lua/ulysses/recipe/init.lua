@@ -4,6 +4,7 @@ local check_limits = require 'ulysses.recipe.limits'
 local refuse = require 'ulysses.refuse'
 local source = require 'ulysses.recipe.source'
 local suggest = require 'ulysses.suggest'
+local utf8 = require 'ulysses.utf8'
 local value = require 'ulysses.recipe.value'
 
 ---@class Recipe
@@ -155,12 +156,18 @@ local function find_leaf(self, path)
 end
 
 local function wrong_type(self, leaf, given)
-  local text = value.wanted(leaf.kind)
+  local text, is_text = value.wanted(leaf.kind), (leaf.kind.element or leaf.kind).name == 'string'
+  local wrong = is_text and type(given) == 'string' and utf8.first_wrong(given)
+  if wrong then
+    return ("%s: %s is no UTF-8 from byte %d on: '%s'"):format(self.name, leaf.path, wrong,
+                                                              utf8.escaped(given))
+  end
   if leaf.kind.name == 'integer' and leaf.default and (tonumber(given) or 0) % 1 > 0 then
     text = ('%s (the default is %d; written as %d.0 it would take fractions)'):format(
       text, leaf.default, leaf.default)
   end
-  return ("%s: %s wants %s, got '%s'"):format(self.name, leaf.path, text, tostring(given))
+  return ("%s: %s wants %s, got '%s'%s"):format(self.name, leaf.path, text, tostring(given),
+                                               value.hint(leaf.kind, tostring(given)))
 end
 
 -- Applies 'key=value'; `seen` has what was set before. Refuses what does not fit.

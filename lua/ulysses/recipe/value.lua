@@ -1,5 +1,6 @@
 -- value.lua - the types of settings: what a default asks for, and how text is read.
 local raise = require 'ulysses.raise'
+local utf8 = require 'ulysses.utf8'
 
 local None = {}
 None.__index = None
@@ -38,7 +39,7 @@ local kinds = {
   string = {
     wanted = 'a string',
     read = function(text) return text end,
-    fits = function(value) return type(value) == 'string' end,
+    fits = function(value) return type(value) == 'string' and not utf8.first_wrong(value) end,
   },
 }
 
@@ -67,6 +68,8 @@ local function kind_of(default, literal)
   if type(default) == 'number' then
     local whole = literal and is_whole(default) and not literal:find '[.eE]'
     return { name = whole and 'integer' or 'number' }
+  elseif type(default) == 'string' and utf8.first_wrong(default) then
+    return nil, 'a string that is no UTF-8'
   elseif kinds[type(default)] then
     return { name = type(default) }
   elseif type(default) ~= 'table' then
@@ -129,6 +132,25 @@ local function read(kind, text)
   return true, list
 end
 
+-- How a number was meant: a suffix in small letters, or with its unit; digits in groups.
+local function meant_number(text)
+  return (text:gsub('(%d)_', '%1'):gsub('^(%s*[%d.eE+-]+)([kmgKMG])[iI]?[bB]?(%s*)$',
+                                       function(digits, suffix, rest)
+    return digits .. suffix:upper() .. rest
+  end))
+end
+
+--- "; did you mean 32K?" for text that is nearly a value of this kind, else ''.
+---@param kind Kind
+---@param text string
+---@return string
+local function hint(kind, text)
+  local name = (kind.element or kind).name
+  if name ~= 'number' and name ~= 'integer' then return '' end
+  local meant = kind.element and text:gsub('[^,]+', meant_number) or meant_number(text)
+  return meant ~= text and read(kind, meant) and ('; did you mean %s?'):format(meant) or ''
+end
+
 --- A value as it may be given on a command line.
 ---@param value any
 ---@return string
@@ -147,4 +169,4 @@ local function write(value)
 end
 
 return { none = none, is_none = is_none, is_list = is_list, kind_of = kind_of, wanted = wanted,
-         fits = fits, read = read, write = write }
+         fits = fits, read = read, hint = hint, write = write }
