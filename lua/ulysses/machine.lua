@@ -23,22 +23,35 @@ local function processors()
   return math.max(n, 1)
 end
 
+local function measure(dtype)
+  local peak = 0
+  for _ = 1, 5 do peak = math.max(peak, ul.peak_flops(dtype)) end
+  return peak
+end
+
+local of_ranks = {} -- by group and dtype: they all have to come together for it
+
+-- What ranks reach at the same time, added up. Those that are more than processors take turns, and
+-- each measures within its own.
+local function measure_together(dtype, group)
+  agree.numbers(group, {}, 'the peak of the machine')
+  local ranks, sum = tonumber(os.getenv 'OMPI_COMM_WORLD_LOCAL_SIZE') or 1, 0
+  local mine = measure(dtype) * math.min(1, processors() / (ranks * ul.threads()))
+  for _, one in ipairs(agree.numbers(group, { math.floor(mine) }, 'the peak of the machine')) do
+    sum = sum + one[1]
+  end
+  return sum
+end
+
 --- FLOP/s that this rank, or all ranks of a group together, have reached at best.
 ---@param dtype string
 ---@param group Group?
 ---@return number
 function machine.peak(dtype, group)
-  local peak, ranks = 0, tonumber(os.getenv 'OMPI_COMM_WORLD_LOCAL_SIZE') or 1
-  agree.numbers(group, {}, 'the peak of the machine') -- they measure at the same time
-  for _ = 1, 5 do peak = math.max(peak, ul.peak_flops(dtype)) end
-  if not group then return peak end
-  -- Ranks that are more than processors take turns, and each measures within its own.
-  peak = peak * math.min(1, processors() / (ranks * ul.threads()))
-  local sum = 0
-  for _, one in ipairs(agree.numbers(group, { math.floor(peak) }, 'the peak of the machine')) do
-    sum = sum + one[1]
-  end
-  return sum
+  if not group then return measure(dtype) end
+  local key = group.name .. ' ' .. dtype
+  of_ranks[key] = of_ranks[key] or measure_together(dtype, group)
+  return of_ranks[key]
 end
 
 return machine

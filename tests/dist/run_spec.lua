@@ -2,6 +2,8 @@
 local ul = require 'ulysses'
 local agree = require 'ulysses.agree'
 local core = require 'ulysses.core'
+local json = require 'ulysses.json'
+local metrics = require 'ulysses.metrics'
 local recipe = require 'recipes.llama3'
 
 local STEPS = 20
@@ -174,6 +176,44 @@ local function parity(test, g, alone)
       end })
     end)
     assert(sentence:find('not finite in 5 steps in a row, up to step 7', 1, true), sentence)
+  end)
+end
+
+-- ---- the record ----
+
+local function records(test, g, alone)
+  test('the record is of all ranks together', function()
+    for _, mesh in ipairs(meshes(g.size)) do
+      with_folder(g, function(dir)
+        -- no other rank has to do with the folder: it need not be there
+        local here = g.rank == 0 and dir or '/dev/null/nowhere'
+        local alone_flops, flops, peak = {}, {}, 0
+        local function note(list)
+          return function(step) list[step] = ul.flops() end
+        end
+        ul.reset_peak_memory()
+        train(alone, { steps = 3, each = note(alone_flops) })
+        local run = train(mesh, { steps = 3, dir = here, each = function(step)
+          flops[step], peak = ul.flops(), ul.memory('cpu').peak
+        end }).run
+        assert(run.tokens == 3 * 5 * 33)
+        local sums = g:all_reduce(ul.tensor({ flops[3] - flops[2], run.peak }, { dtype = 'f64' }))
+        local most = g:all_reduce(ul.tensor({ peak }, { dtype = 'f64' }), { op = 'max' }):item()
+        same_on_all(g, { run.peak }, 'the peak')
+        near(sums[1]:item() / (alone_flops[3] - alone_flops[2]), 1, 0.05, 'FLOP')
+        if g.rank > 0 then
+          assert(not run.metrics and not run.lock)
+        else
+          local list = metrics.read(dir .. '/metrics.jsonl')
+          assert(#list == 3)
+          local last = list[3]
+          near(last.flops_per_s / last.tokens_per_s, sums[1]:item() / (5 * 33), 1e-3, 'FLOP/token')
+          assert(last.peak_bytes >= most, 'the peak of one rank')
+          local text = json.decode(io.open(dir .. '/run.json'):read '*a').ranks
+          assert(g.size == 1 and not text or text:find('^' .. g.size .. ' ranks %('), text)
+        end
+      end)
+    end
   end)
 end
 
@@ -364,6 +404,7 @@ end
 return function(test, g)
   local alone = ul.mesh { group = g:split(g.rank) }
   parity(test, g, alone)
+  records(test, g, alone)
   evaluation(test, g, alone)
   resuming(test, g, alone)
   parts(test, g)
