@@ -11,7 +11,7 @@ static const char metatable[] = "ulysses.group";
 static const char *const reductions[] = {"sum", "max", "min", NULL};
 
 /* The group at 1; methods have it there. */
-static ul_group *to_group(lua_State *L)
+ul_group *host_to_group(lua_State *L)
 {
     ul_group **g = NULL;
     if (lua_type(L, 1) == LUA_TUSERDATA && lua_getmetatable(L, 1)) {
@@ -93,7 +93,7 @@ static int color_at(lua_State *L, int i)
 static int split(lua_State *L)
 {
     host_arguments(L, "split", 3);
-    ul_group *g = to_group(L);
+    ul_group *g = host_to_group(L);
     int size = ul_group_size(g);
     int64_t key = host_integer_or(L, 3, "split", "key", ul_group_rank(g));
     int is_list = lua_istable(L, 2), color = is_list ? 0 : color_at(L, 2);
@@ -132,7 +132,7 @@ static int barrier(lua_State *L)
     host_arguments(L, "barrier", 3);
     host_options(L, 3, "barrier", known, 0);
     int patient = host_option_boolean(L, 3, "barrier", "patient", 0);
-    host_check(L, ul_group_barrier(to_group(L), what_at(L, 2, "barrier"), patient));
+    host_check(L, ul_group_barrier(host_to_group(L), what_at(L, 2, "barrier"), patient));
     return 0;
 }
 
@@ -140,7 +140,7 @@ static int barrier(lua_State *L)
 static int lengths_of(lua_State *L)
 {
     host_arguments(L, "lengths", 3);
-    ul_group *g = to_group(L);
+    ul_group *g = host_to_group(L);
     const char *what = what_at(L, 3, "lengths");
     int size = ul_group_size(g), is_list = lua_istable(L, 2);
     int n = is_list ? (int)lua_objlen(L, 2) : 1;
@@ -176,7 +176,7 @@ static ul_reduction reduction(lua_State *L, const char *op)
 static int all_reduce(lua_State *L)
 {
     ul_reduction how = reduction(L, "all_reduce");
-    ul_group *g = to_group(L);
+    ul_group *g = host_to_group(L);
     host_box *y = host_new(L);
     host_check(L, ul_all_reduce(&y->t, host_tensor(L, 2, "all_reduce"), g, how));
     return 1;
@@ -186,7 +186,7 @@ static int all_reduce(lua_State *L)
 static int all_reduce_(lua_State *L)
 {
     ul_reduction how = reduction(L, "all_reduce_");
-    ul_group *g = to_group(L);
+    ul_group *g = host_to_group(L);
     host_check(L, ul_all_reduce_(host_tensor(L, 2, "all_reduce_"), g, how));
     lua_settop(L, 2);
     return 1;
@@ -199,10 +199,7 @@ static int dim_option(lua_State *L, const char *op, const char *name, int fallba
     return host_dim(L, op, dim, ul_tensor_ndim(host_tensor(L, 2, op)));
 }
 
-/* An option that lists a number for each rank, in a userdata that is pushed; NULL where it is not
- * there.
- */
-static int64_t *sizes_option(lua_State *L, const char *op, const char *name, const ul_group *g)
+int64_t *host_sizes_option(lua_State *L, const char *op, const char *name, const ul_group *g)
 {
     int size = ul_group_size(g);
     if (!host_option(L, 3, name)) return NULL;
@@ -225,7 +222,7 @@ static int all_gather(lua_State *L)
     const char *op = "all_gather";
     host_arguments(L, op, 3);
     host_options(L, 3, op, known, 0);
-    ul_group *g = to_group(L);
+    ul_group *g = host_to_group(L);
     int dim = dim_option(L, op, "dim", 1);
     host_box *y = host_new(L);
     host_check(L, ul_all_gather(&y->t, host_tensor(L, 2, op), g, dim));
@@ -239,9 +236,9 @@ static int reduce_scatter(lua_State *L)
     const char *op = "reduce_scatter";
     host_arguments(L, op, 3);
     host_options(L, 3, op, known, 0);
-    ul_group *g = to_group(L);
+    ul_group *g = host_to_group(L);
     int dim = dim_option(L, op, "dim", 1);
-    int64_t *sizes = sizes_option(L, op, "sizes", g);
+    int64_t *sizes = host_sizes_option(L, op, "sizes", g);
     host_box *y = host_new(L);
     host_check(L, ul_reduce_scatter(&y->t, host_tensor(L, 2, op), g, dim, sizes));
     return 1;
@@ -257,7 +254,7 @@ static int gather_linear(lua_State *L)
     host_box *boxes[MOST];
     host_arguments(L, op, 4);
     host_options(L, 4, op, known, 0);
-    ul_group *g = to_group(L);
+    ul_group *g = host_to_group(L);
     ul_tensor *x = host_tensor(L, 2, op);
     int64_t dim = host_option_integer(L, 4, op, "dim", -2);
     int keep = host_option_boolean(L, 4, op, "keep", 0);
@@ -281,64 +278,12 @@ static int all_to_all(lua_State *L)
     const char *op = "all_to_all";
     host_arguments(L, op, 3);
     host_options(L, 3, op, known, 0);
-    ul_group *g = to_group(L);
+    ul_group *g = host_to_group(L);
     int split_dim = dim_option(L, op, "split", 1), cat_dim = dim_option(L, op, "cat", 1);
-    int64_t *sizes = sizes_option(L, op, "sizes", g);
+    int64_t *sizes = host_sizes_option(L, op, "sizes", g);
     host_box *y = host_new(L);
     host_check(L, ul_all_to_all(&y->t, host_tensor(L, 2, op), g, split_dim, cat_dim, sizes));
     return 1;
-}
-
-/* g:shard_heads(x, { q_heads = , lengths = list }) */
-static int shard_heads(lua_State *L)
-{
-    static const char *const known[] = {"q_heads", "lengths", NULL};
-    const char *op = "shard_heads";
-    host_arguments(L, op, 3);
-    host_options(L, 3, op, known, 0);
-    ul_group *g = to_group(L);
-    int64_t q_heads = host_option_integer(L, 3, op, "q_heads", 0);
-    int64_t *lengths = sizes_option(L, op, "lengths", g);
-    host_box *y = host_new(L);
-    host_check(L, ul_shard_heads(&y->t, host_tensor(L, 2, op), g, q_heads, lengths));
-    return 1;
-}
-
-/* g:shard_tokens(x, { heads = , lengths = list }) */
-static int shard_tokens(lua_State *L)
-{
-    static const char *const known[] = {"heads", "lengths", NULL};
-    const char *op = "shard_tokens";
-    host_arguments(L, op, 3);
-    host_options(L, 3, op, known, 0);
-    ul_group *g = to_group(L);
-    int64_t heads = host_option_integer(L, 3, op, "heads", 0);
-    int64_t *lengths = sizes_option(L, op, "lengths", g);
-    if (heads < 0) host_fail(L, "shard_tokens: %lld heads", (long long)heads);
-    host_box *y = host_new(L);
-    host_check(L, ul_shard_tokens(&y->t, host_tensor(L, 2, op), g, heads, lengths));
-    return 1;
-}
-
-/* g:head_share(heads, kv_heads = nil, rank = this rank) -> first (from 1), count */
-static int head_share(lua_State *L)
-{
-    const char *op = "head_share";
-    host_arguments(L, op, 4);
-    ul_group *g = to_group(L);
-    int64_t heads = host_integer(L, 2, op, "heads"), first;
-    int64_t kv_heads = host_integer_or(L, 3, op, "kv_heads", 0);
-    int64_t rank = host_integer_or(L, 4, op, "the rank", ul_group_rank(g));
-    if (heads < 0 || heads > 1 << 24 || kv_heads < 0 || kv_heads > heads)
-        host_fail(L, "head_share: %lld heads, %lld kv heads", (long long)heads,
-                  (long long)kv_heads);
-    if (rank < 0 || rank >= ul_group_size(g))
-        host_fail(L, "head_share: no rank %lld: they go from 0 to %d", (long long)rank,
-                  ul_group_size(g) - 1);
-    int64_t count = ul_head_share(&first, heads, kv_heads, ul_group_size(g), (int)rank);
-    lua_pushnumber(L, (lua_Number)first + 1);
-    lua_pushnumber(L, (lua_Number)count);
-    return 2;
 }
 
 /* A rank, counted from 0. */
@@ -353,7 +298,7 @@ static int broadcast(lua_State *L)
 {
     host_arguments(L, "broadcast", 3);
     int root = lua_isnil(L, 3) ? 0 : rank_at(L, 3, "broadcast", "root");
-    ul_group *g = to_group(L);
+    ul_group *g = host_to_group(L);
     host_box *y = host_new(L);
     host_check(L, ul_broadcast(&y->t, host_tensor(L, 2, "broadcast"), g, root));
     return 1;
@@ -364,7 +309,7 @@ static int broadcast_(lua_State *L)
 {
     host_arguments(L, "broadcast_", 3);
     int root = lua_isnil(L, 3) ? 0 : rank_at(L, 3, "broadcast_", "root");
-    ul_group *g = to_group(L);
+    ul_group *g = host_to_group(L);
     host_check(L, ul_broadcast_(host_tensor(L, 2, "broadcast_"), g, root));
     lua_settop(L, 2);
     return 1;
@@ -375,7 +320,7 @@ static int send_to(lua_State *L)
 {
     host_arguments(L, "send", 3);
     int to = rank_at(L, 3, "send", "the rank");
-    ul_group *g = to_group(L);
+    ul_group *g = host_to_group(L);
     host_check(L, ul_group_send(g, host_tensor(L, 2, "send"), to));
     return 0;
 }
@@ -385,7 +330,7 @@ static int receive(lua_State *L)
 {
     host_arguments(L, "recv", 3);
     int from = rank_at(L, 3, "recv", "the rank");
-    ul_group *g = to_group(L);
+    ul_group *g = host_to_group(L);
     host_check_as(L, "recv", ul_group_receive(g, host_tensor(L, 2, "recv"), from));
     lua_settop(L, 2);
     return 1;
@@ -397,7 +342,7 @@ static int receive(lua_State *L)
 static int counts(lua_State *L)
 {
     host_arguments(L, "counts", 1);
-    ul_group *g = to_group(L);
+    ul_group *g = host_to_group(L);
     lua_newtable(L);
     for (int kind = 0; kind < UL_COMM_END; kind++) {
         ul_comm_count count;
@@ -418,7 +363,7 @@ static int counts(lua_State *L)
 static int reset_counts(lua_State *L)
 {
     host_arguments(L, "reset_counts", 1);
-    ul_group_reset_counts(to_group(L));
+    ul_group_reset_counts(host_to_group(L));
     return 0;
 }
 
@@ -438,7 +383,7 @@ static int group_log(lua_State *L)
 /* g.rank, g.size, g.name, g.transport, and methods, which are the upvalue */
 static int get(lua_State *L)
 {
-    ul_group *g = to_group(L);
+    ul_group *g = host_to_group(L);
     const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
     if (!strcmp(key, "rank"))
         lua_pushinteger(L, ul_group_rank(g));
@@ -468,7 +413,7 @@ static int set(lua_State *L) { return host_fail(L, "a group cannot be changed");
 
 static int to_string(lua_State *L)
 {
-    ul_group *g = to_group(L);
+    ul_group *g = host_to_group(L);
     lua_pushfstring(L, "group %s: rank %d of %d (%s)", ul_group_name(g), ul_group_rank(g),
                     ul_group_size(g), ul_group_transport(g));
     return 1;
@@ -485,9 +430,9 @@ void host_open_group(lua_State *L)
                                        {"reduce_scatter", reduce_scatter},
                                        {"gather_linear", gather_linear},
                                        {"all_to_all", all_to_all},
-                                       {"shard_heads", shard_heads},
-                                       {"shard_tokens", shard_tokens},
-                                       {"head_share", head_share},
+                                       {"shard_heads", host_shard_heads},
+                                       {"shard_tokens", host_shard_tokens},
+                                       {"head_share", host_head_share},
                                        {"broadcast", broadcast},
                                        {"broadcast_", broadcast_},
                                        {"send", send_to},

@@ -173,8 +173,16 @@ int host_push_sum(lua_State *L, const ul_file_sum *sum);
 const char *host_path(lua_State *L, int i, const char *op);
 /* safetensors.c: the metatable of open files */
 void host_open_safetensors(lua_State *L);
-/* group.c: the metatable of groups */
+/* group.c: the metatable of groups; the group that a method is called on; an option, of the table
+ * at 3, that lists a number for each rank, in a userdata that is pushed, or NULL
+ */
 void host_open_group(lua_State *L);
+ul_group *host_to_group(lua_State *L);
+int64_t *host_sizes_option(lua_State *L, const char *op, const char *name, const ul_group *g);
+/* shard.c: methods of groups */
+int host_shard_heads(lua_State *L);
+int host_shard_tokens(lua_State *L);
+int host_head_share(lua_State *L);
 /* scope.c: the metatable of scope_begin()'s tokens */
 void host_open_scope(lua_State *L);
 /* signal.c: core.signals */
