@@ -53,6 +53,10 @@ local function take_mesh(fields)
              .. 'share each sequence) or ul.mesh() (each has its own rows)', ranks, ranks)
     end
   end
+  local of_model = fields.model.mesh
+  if mesh and of_model and of_model ~= mesh and mesh.sequence.size > 1 then
+    raise 'run: the model was made with another mesh than the one that shares the data'
+  end
   fields.mesh = mesh
   if mesh and mesh.world.size > 1 and not fields.on_meta then fields.group = mesh.world end
 end

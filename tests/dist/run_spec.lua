@@ -324,7 +324,9 @@ local function parts(test, g)
     local P, r = g.size, g.rank
     local Part = ul.nn.class 'Part'
     function Part:init(dim, group)
-      self.parallel = { weight = { dim = dim, group = group } }
+      local sizes = {}
+      for rank = 1, P do sizes[rank] = rank end
+      self.parallel = { weight = { dim = dim, group = group, sizes = sizes } }
       self.bias = ul.full({ 3 }, 7):requires_grad_(true)
       local shape = { 4, 5 }
       shape[dim] = r + 1
@@ -379,6 +381,11 @@ local function refused(test, g, alone)
     end
     ul.run { model = model, data = data, optim = ul.optim.sgd(model, { mesh = false }) }
     local mesh = ul.mesh()
+    if g.size > 1 then
+      local other = rows(33, 8):shard(ul.mesh { sp = g.size })
+      local sentence = refusal(function() ul.run { model = model, data = other } end)
+      assert(sentence:find('the model was made with another mesh', 1, true), sentence)
+    end
     local sentence = refusal(function()
       ul.run { model = model, data = data:shard(mesh),
                optim = ul.optim.sgd(model, { mesh = ul.mesh() }) }

@@ -6,6 +6,7 @@
 -- the whole after it was read, one tensor at a time.
 local agree = require 'ulysses.agree'
 local core = require 'ulysses.core'
+local weight_parts = require 'ulysses.nn.weight_parts'
 
 local whole = {}
 
@@ -13,27 +14,20 @@ local whole = {}
 ---@field name string
 ---@field tensor Tensor what this rank holds
 ---@field shape integer[] of the whole
----@field part { dim: integer, group: Group }|nil where this rank holds a part alone
----@field first integer|nil where it begins, from 1
+---@field part Part|nil where this rank holds a part alone
 
 local function item(name, tensor, part)
-  local one = { name = name, tensor = tensor, shape = { unpack(tensor.shape) } }
-  if not part or part.group.size == 1 then return one end
-  local sizes, first = part.group:lengths(tensor:size(part.dim), 'parts of ' .. name), 1
-  for rank = 1, part.group.rank do first = first + sizes[rank] end
-  one.shape[part.dim] = 0
-  for _, size in ipairs(sizes) do one.shape[part.dim] = one.shape[part.dim] + size end
-  one.part, one.first = part, first
-  return one
+  if part and part.group.size == 1 then part = nil end
+  return { name = name, tensor = tensor, part = part, shape = weight_parts.shape(part, tensor) }
 end
 
---- The parameters of a model. Ranks that hold parts of them call it together.
+--- The parameters of a model.
 ---@param model table
 ---@return WholeItem[]
 function whole.of_model(model)
   local list = {}
   for name, tensor, owner in model:named_parameters() do
-    list[#list + 1] = item(name, tensor, owner.parallel and owner.parallel[name:match '[^.]*$'])
+    list[#list + 1] = item(name, tensor, weight_parts.of(owner, name:match '[^.]*$'))
   end
   return list
 end
@@ -59,13 +53,10 @@ function whole.has_parts(items)
   return false
 end
 
---- The whole tensor.
+--- The whole tensor. Ranks that hold parts of it call it together.
 ---@param one WholeItem
 ---@return Tensor
-function whole.gather(one)
-  if not one.part then return one.tensor end
-  return one.part.group:all_gather(one.tensor:detach(), { dim = one.part.dim })
-end
+function whole.gather(one) return weight_parts.gather(one.part, one.tensor) end
 
 --- Fills what this rank holds: the first rank of the group reads the whole, and tells the others.
 ---@param one WholeItem
@@ -79,8 +70,7 @@ function whole.fill(one, group, read)
   if agree.is_first(group) then read(target) end
   if group then group:broadcast_(target) end
   if not one.part then return end
-  local dim = one.part.dim
-  one.tensor:copy_(target:narrow(dim, one.first, one.tensor:size(dim)))
+  one.tensor:copy_(weight_parts.cut(one.part, target))
   target:free()
 end
 

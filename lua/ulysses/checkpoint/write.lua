@@ -14,7 +14,7 @@ local RECORD, REST = 1024, 64 * 1024
 
 -- Tensors that are put together from parts of several ranks are in memory, whole, as long as their
 -- file is written: so many bytes go into one.
-local AT_ONCE = 2 ^ 32
+local AT_ONCE = 2 ^ 30
 
 local function bytes_of(item)
   local n = BYTES[item.tensor:dtype()]
