@@ -16,6 +16,7 @@ local recipe = ul.recipe 'llama3' {
   accumulate = 1,                  -- parts that a step is done in, to save memory
   sp = 1,                          -- ranks that share each sequence (--ranks); others share rows
   ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
+  tp = 1,                          -- ranks that share each weight and the tokens of an sp rank
   steps = 800, lr = 1.4e-3,
   warmup = 50,                     -- steps in which lr rises; then it falls to a tenth
   clip = 1.0,                      -- the largest norm of a step's gradient
@@ -29,35 +30,39 @@ local recipe = ul.recipe 'llama3' {
 
 local Attention = nn.class 'Attention'
 function Attention:init(c, mesh)
+  local q, kv = nn.head_shares(mesh.tp, c.n_heads, c.n_kv_heads)
   self.head_dim, self.mesh = c.dim / c.n_heads, mesh
-  self.wq = nn.Linear(c.dim, c.n_heads * self.head_dim)
-  self.wk = nn.Linear(c.dim, c.n_kv_heads * self.head_dim)
-  self.wv = nn.Linear(c.dim, c.n_kv_heads * self.head_dim)
-  self.wo = nn.Linear(c.n_heads * self.head_dim, c.dim, { std = 0.02 / math.sqrt(2 * c.n_layers) })
+  self.wq = nn.ColumnLinear(c.dim, c.n_heads * self.head_dim, { share = q })
+  self.wk = nn.ColumnLinear(c.dim, c.n_kv_heads * self.head_dim, { share = kv })
+  self.wv = nn.ColumnLinear(c.dim, c.n_kv_heads * self.head_dim, { share = kv })
+  self.wo = nn.RowLinear(c.n_heads * self.head_dim, c.dim,
+                         { share = q, std = 0.02 / math.sqrt(2 * c.n_layers) })
 end
 function Attention:forward(x, rope, docs)
-  local B, T = x:size()                      -- T: this rank's tokens of each row
-  local q = F.rope(self.wq(x):view(B, T, -1, self.head_dim), rope)
-  local k = F.rope(self.wk(x):view(B, T, -1, self.head_dim), rope)
-  local v = self.wv(x):view(B, T, -1, self.head_dim)
+  local q, k, v = nn.columns(x, self.wq, self.wk, self.wv)
+  local B, T = q:size()                      -- T: this sp rank's tokens of each row
+  q = F.rope(q:view(B, T, -1, self.head_dim), rope)
+  k = F.rope(k:view(B, T, -1, self.head_dim), rope)
+  v = v:view(B, T, -1, self.head_dim)
   local o = ul.ulysses.attention(q, k, v, { mesh = self.mesh, causal = true, docs = docs })
   return self.wo(o:view(B, T, -1))
 end
 
 local FeedForward = nn.class 'FeedForward'
-function FeedForward:init(c)
-  self.gate = nn.Linear(c.dim, c.ffn)
-  self.up = nn.Linear(c.dim, c.ffn)
-  self.down = nn.Linear(c.ffn, c.dim, { std = 0.02 / math.sqrt(2 * c.n_layers) })
+function FeedForward:init(c, mesh)
+  self.gate = nn.ColumnLinear(c.dim, c.ffn, { group = mesh.tp })
+  self.up = nn.ColumnLinear(c.dim, c.ffn, { group = mesh.tp })
+  self.down = nn.RowLinear(c.ffn, c.dim,
+                           { group = mesh.tp, std = 0.02 / math.sqrt(2 * c.n_layers) })
 end
-function FeedForward:forward(x) return self.down(F.swiglu(self.gate(x), self.up(x))) end
+function FeedForward:forward(x) return self.down(F.swiglu(nn.columns(x, self.gate, self.up))) end
 
 local Block = nn.class 'Block'
-function Block:init(c, attention)
+function Block:init(c, mesh, attention)
   self.attention_norm = nn.RMSNorm(c.dim, { eps = c.eps })
   self.attention = attention
   self.ffn_norm = nn.RMSNorm(c.dim, { eps = c.eps })
-  self.ffn = FeedForward(c)
+  self.ffn = FeedForward(c, mesh)
 end
 function Block:forward(x, rope, docs)
   local y, h = self.ffn_norm(self.attention(self.attention_norm(x), rope, docs), x)
@@ -70,12 +75,13 @@ function Llama:init(c, mesh)
   self.rope_theta, self.mesh = c.rope_theta, mesh or ul.mesh()
   self.embed = nn.Embedding(c.vocab, c.dim, { std = c.tied and 0.02 or 0.5 })
   self.layers = nn.List()
-  for _ = 1, c.n_layers do self.layers:append(Block(c, self.Attention(c, self.mesh))) end
+  for _ = 1, c.n_layers do self.layers:append(Block(c, self.mesh, self.Attention(c, self.mesh))) end
   self.norm = nn.RMSNorm(c.dim, { eps = c.eps })
   self.head = c.tied and self.embed or nn.Linear(c.dim, c.vocab, { std = 1 / c.dim })
 end
 function Llama:hidden(inputs, positions, docs)
   local x, head_dim = self.embed(inputs), self.layers[1].attention.head_dim
+  positions = self.mesh.tp:all_gather(positions, { dim = -1 })
   local rope = F.rope_table(positions, head_dim, { theta = self.rope_theta, dtype = x:dtype() })
   for _, block in ipairs(self.layers) do x = block(x, rope, docs) end
   return self.norm(x)
@@ -97,7 +103,7 @@ end
 recipe.model = Llama
 
 function recipe.train(cfg, Model)            -- Model: another class, of the same settings
-  local mesh = ul.mesh { sp = cfg.sp, ring = cfg.ring, heads = cfg.model.n_heads }
+  local mesh = ul.mesh { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp, heads = cfg.model.n_heads }
   local model = (Model or Llama)(cfg.model, mesh):to(cfg.dtype):init_weights { seed = cfg.seed }
   local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay })
   local text = ul.data.read(cfg.data):tokenize(cfg.tokenizer)

@@ -19,6 +19,7 @@ local recipe = ul.recipe 'mistral' {
   accumulate = 1,                  -- parts that a step is done in, to save memory
   sp = 1,                          -- ranks that share each sequence (--ranks); others share rows
   ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
+  tp = 1,                          -- ranks that share each weight and the tokens of an sp rank
   steps = 800, lr = 1.4e-3,
   warmup = 50,                     -- steps in which lr rises; then it falls to a tenth
   clip = 1.0,                      -- the largest norm of a step's gradient
@@ -32,17 +33,20 @@ local recipe = ul.recipe 'mistral' {
 
 local Attention = nn.class 'Attention'
 function Attention:init(c, mesh)
+  local q, kv = nn.head_shares(mesh.tp, c.n_heads, c.n_kv_heads)
   self.head_dim, self.window, self.mesh = c.head_dim, c.window, mesh
-  self.wq = nn.Linear(c.dim, c.n_heads * c.head_dim)
-  self.wk = nn.Linear(c.dim, c.n_kv_heads * c.head_dim)
-  self.wv = nn.Linear(c.dim, c.n_kv_heads * c.head_dim)
-  self.wo = nn.Linear(c.n_heads * c.head_dim, c.dim, { std = 0.02 / math.sqrt(2 * c.n_layers) })
+  self.wq = nn.ColumnLinear(c.dim, c.n_heads * c.head_dim, { share = q })
+  self.wk = nn.ColumnLinear(c.dim, c.n_kv_heads * c.head_dim, { share = kv })
+  self.wv = nn.ColumnLinear(c.dim, c.n_kv_heads * c.head_dim, { share = kv })
+  self.wo = nn.RowLinear(c.n_heads * c.head_dim, c.dim,
+                         { share = q, std = 0.02 / math.sqrt(2 * c.n_layers) })
 end
 function Attention:forward(x, rope, docs)
-  local B, T = x:size()
-  local q = F.rope(self.wq(x):view(B, T, -1, self.head_dim), rope)
-  local k = F.rope(self.wk(x):view(B, T, -1, self.head_dim), rope)
-  local v = self.wv(x):view(B, T, -1, self.head_dim)
+  local q, k, v = nn.columns(x, self.wq, self.wk, self.wv)
+  local B, T = q:size()
+  q = F.rope(q:view(B, T, -1, self.head_dim), rope)
+  k = F.rope(k:view(B, T, -1, self.head_dim), rope)
+  v = v:view(B, T, -1, self.head_dim)
   local o = ul.ulysses.attention(q, k, v, { mesh = self.mesh, causal = true, docs = docs,
                                             window = self.window })
   return self.wo(o:view(B, T, -1))

@@ -116,7 +116,8 @@ local function new(given)
   whole('tp', read.tp, 1)
   whole('ring', read.ring, 0)
   if read.heads then whole('heads', read.heads, 1) end
-  local ring = read.ring == 0 and ring_for(read.sp, read.heads) or read.ring
+  local heads = read.heads and math.max(1, math.floor(read.heads / read.tp))
+  local ring = read.ring == 0 and ring_for(read.sp, heads) or read.ring
   if read.sp % ring ~= 0 then
     refuse('mesh: sp = %d ranks cannot be cut into a ring of %d parts', read.sp, ring)
   end

@@ -5,6 +5,7 @@ local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local read_groups = require 'ulysses.parameter_groups'
 local sum_gradients = require 'ulysses.gradient_sum'
+local weight_parts = require 'ulysses.nn.weight_parts'
 
 ---@class Optimizer
 ---@field lr number the learning rate, which may be changed between steps
@@ -20,7 +21,7 @@ local function plural(n, word) return ('%d %s%s'):format(n, word, n == 1 and '' 
 function Optimizer.__tostring(self)
   local n, frozen, decay = 0, 0, 0
   for _, entry in ipairs(self.entries) do
-    local numbers = entry.parameter:numel()
+    local numbers = weight_parts.numel(entry.part, entry.parameter)
     n, frozen = n + numbers, frozen + (entry.parameter.requires_grad and 0 or numbers)
     decay = math.max(decay, entry.weight_decay)
   end
@@ -51,13 +52,45 @@ local function gradients(self)
   return list
 end
 
+-- The group whose ranks hold parts of weights; nil where all weights are whole.
+local function sharing_group(self)
+  for _, entry in ipairs(self.entries) do
+    if entry.part and entry.part.group.size > 1 then return entry.part.group end
+  end
+end
+
+-- The norm of whole gradients: squares of parts are summed over the ranks that hold them.
+local function norm_of_wholes(self, group)
+  local wholes, parts = {}, {}
+  for _, entry in ipairs(self.entries) do
+    local list = entry.part and parts or wholes
+    list[#list + 1] = entry.parameter.grad
+  end
+  local mine = ul.tensor({ ul.global_norm(parts) ^ 2 }, { dtype = 'f64', device = 'cpu' })
+  if group.transport ~= 'plan' then group:all_reduce_(mine) end
+  return math.sqrt(ul.global_norm(wholes) ^ 2 + mine:item())
+end
+
+local function clip(self, max_norm)
+  local list, group = gradients(self), sharing_group(self)
+  if not group then return ul.clip_grad_norm_(list, max_norm) end
+  ul.clip_grad_norm_({}, max_norm) -- refuses what it may not be
+  local norm = norm_of_wholes(self, group)
+  -- as much as clip_grad_norm_ would scale the wholes
+  local factor = max_norm / (norm + 1e-6)
+  for _, grad in ipairs(list) do
+    if factor < 1 or grad:device() == 'meta' then grad:mul_(factor) end
+  end
+  return norm
+end
+
 --- Scales all gradients so that their norm is at most max_norm; returns the norm before. All ranks
 --- of a mesh come here together, behind the last backward of the step, and get the same.
 ---@param max_norm number
 ---@return number
 function Optimizer:clip(max_norm)
   sum_gradients(self)
-  self.clipped = ul.scope(function() return ul.clip_grad_norm_(gradients(self), max_norm) end)
+  self.clipped = ul.scope(clip, self, max_norm)
   return self.clipped
 end
 
@@ -65,7 +98,10 @@ end
 ---@return number
 function Optimizer:norm()
   sum_gradients(self)
-  return ul.scope(function() return ul.global_norm(gradients(self)) end)
+  return ul.scope(function()
+    local group = sharing_group(self)
+    return group and norm_of_wholes(self, group) or ul.global_norm(gradients(self))
+  end)
 end
 
 -- Whether the gradients, and the step's loss where a run has said how to ask for it, are finite:

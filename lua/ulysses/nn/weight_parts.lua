@@ -5,6 +5,7 @@
 -- { weight = { dim = 1, group = mesh.tp, sizes = sizes } }. What else is said of the parameter
 -- (initial values, counts, norms, checkpoints) is said of the whole.
 local ul = require 'ulysses'
+local raise = require 'ulysses.raise'
 
 ---@class Part
 ---@field dim integer along which the whole is cut
@@ -18,8 +19,12 @@ local weight_parts = {}
 ---@param field string
 ---@return Part|nil
 function weight_parts.of(owner, field)
-  local parallel = owner.parallel
-  return type(parallel) == 'table' and parallel[field] or nil
+  local part = type(owner.parallel) == 'table' and owner.parallel[field] or nil
+  if part and not part.sizes then
+    raise('%s: parallel.%s needs dim, group and sizes, those of all ranks along dim',
+          owner.class_name, field)
+  end
+  return part
 end
 
 -- Where this rank's part stands in the whole, from 1, and its size.
@@ -59,17 +64,6 @@ end
 function weight_parts.cut(part, whole)
   if not part then return whole end
   return whole:narrow(part.dim, place(part))
-end
-
---- Where this rank's part begins in the whole, in each dim, from 0.
----@param part Part|nil
----@param mine Tensor
----@return integer[]
-function weight_parts.origin(part, mine)
-  local origin = {}
-  for d = 1, mine:dim() do origin[d] = 0 end
-  if part then origin[part.dim] = place(part) - 1 end
-  return origin
 end
 
 --- The whole tensor, on all ranks of the group, which must call this together.

@@ -7,7 +7,7 @@ local refuse = require 'ulysses.refuse'
 -- The least value of a number.
 local least = {
   seq_len = 1, batch = 1, accumulate = 1, vocab = 1, dim = 1, n_layers = 1, n_heads = 1,
-  n_kv_heads = 1, head_dim = 1, ffn = 1, steps = 1, warmup = 0, save_every = 0, keep = 1,
+  n_kv_heads = 1, head_dim = 1, ffn = 1, steps = 1, tp = 1, warmup = 0, save_every = 0, keep = 1,
   log_every = 0, sample = 0, window = 0, lr = 0, weight_decay = 0, clip = 0, held_out = 0, seed = 0,
 }
 local dtypes = { f32 = true, bf16 = true, f64 = true }
