@@ -141,16 +141,17 @@ int ul_all_to_all(ul_tensor **y, ul_tensor *x, ul_group *group, int split, int c
  * which some may be needed by several ranks.
  */
 int64_t ul_head_share(int64_t *first, int64_t heads, int64_t kv_heads, int size, int rank);
-/* y [B, S, h, D] = this rank's heads of all tokens, from x [B, T, H, D], all heads of this rank's
- * tokens. q_heads: 0, or how many query heads there are where x holds kv heads. lengths [P]: T of
- * each rank; NULL: they tell each other.
+/* y[i] [B, S, h, D] = this rank's heads of all tokens, from x[i] [B, T, H, D], all heads of this
+ * rank's tokens: n tensors, at most 8, in one exchange. q_heads: 0, or how many query heads there
+ * are where x holds kv heads. lengths [P]: T of each rank; NULL: they tell each other. y is NULL
+ * where it fails.
  */
-int ul_shard_heads(ul_tensor **y, ul_tensor *x, ul_group *group, int64_t q_heads,
+int ul_shard_heads(ul_tensor **y, ul_tensor *const *x, int n, ul_group *group, int64_t q_heads,
                    const int64_t *lengths);
-/* The way back: y [B, T, H, D] from x [B, S, h, D]. heads: H; 0: they tell each other. lengths [P]:
- * T of each rank; NULL: ul_share of S.
+/* The way back: y[i] [B, T, H, D] from x[i] [B, S, h, D]. heads: H; 0: they tell each other.
+ * lengths [P]: T of each rank; NULL: ul_share of S.
  */
-int ul_shard_tokens(ul_tensor **y, ul_tensor *x, ul_group *group, int64_t heads,
+int ul_shard_tokens(ul_tensor **y, ul_tensor *const *x, int n, ul_group *group, int64_t heads,
                     const int64_t *lengths);
 
 #endif

@@ -144,6 +144,8 @@ int ul__finish(ul_call *call, ul_tensor **out);
 int ul__finish_2(ul_call *call, ul_tensor **out_0, ul_tensor **out_1);
 /* The same for out [n]. */
 int ul__finish_all(ul_call *call, ul_tensor **out, int n);
+/* The same for any n outputs, which the caller has made into out[]; on failure they are NULL. */
+int ul__finish_list(ul_call *call, ul_tensor **out, int n);
 
 /* In a rule: where the gradient of input i goes. grad->data is NULL where none is wanted;
  * contiguous, in the input's dtype (ul__grad_of) or in its accumulator type (ul__grad_acc). On meta

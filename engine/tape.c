@@ -321,6 +321,21 @@ int ul__finish_2(ul_call *call, ul_tensor **out_0, ul_tensor **out_1)
 
 int ul__finish(ul_call *call, ul_tensor **out) { return ul__finish_all(call, out, 1); }
 
+int ul__finish_list(ul_call *call, ul_tensor **out, int n)
+{
+    int variables = 0;
+    if (call->rc == UL_OK && touches_grad(call)) ul__tape.seen = 1;
+    for (int i = 0; i < n && call->rc == UL_OK; i++) variables |= takes_grad(call, i, out[i]);
+    int recording = call->rc == UL_OK && ul__recording(call) && variables;
+    if (recording) call->rc = push(call, out, n);
+    if (!recording || call->rc < 0) ul__call_empty(call);
+    for (int i = 0; i < n && call->rc < 0; i++) {
+        ul_tensor_free(out[i]);
+        out[i] = NULL;
+    }
+    return call->rc;
+}
+
 int ul__change(const char *op, ul_tensor *t)
 {
     UL_REQUIRE(!(ul__tape.enabled && t->variable), UL_EGRAD,

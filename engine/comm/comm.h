@@ -14,6 +14,17 @@ typedef struct ul_pieces {
     const int64_t *at, *bytes;
 } ul_pieces;
 
+/* Memory cut along a dim, one part for each rank: part r is count[r] of it from first[r] on, in
+ * row-major order. Strides count elements. at not NULL: part r lies at data + at[r] instead,
+ * without gaps.
+ */
+typedef struct ul_cut {
+    char *data;
+    int64_t element; /* bytes */
+    int ndim, dim;
+    const int64_t *shape, *stride, *first, *count, *at;
+} ul_cut;
+
 /* All ranks of a group call the same functions with sizes that fit each other. Nothing may
  * overlap but where said.
  */
@@ -26,6 +37,9 @@ typedef struct ul_comm {
     /* all = every rank's `mine`, which may be its piece of all */
     int (*all_gather)(ul_group *g, const ul_pieces *all, const void *mine);
     int (*all_to_all)(ul_group *g, const ul_pieces *to, const ul_pieces *from);
+    /* The same of n tensors in one go, without what stays on this rank, and whatever their strides.
+     * NULL where memory has to be packed. */
+    int (*exchange)(ul_group *g, const ul_cut *to, const ul_cut *from, int n);
     int (*broadcast)(ul_group *g, void *data, int64_t bytes, int root);
     int (*send)(ul_group *g, const void *data, int64_t bytes, int to);
     int (*receive)(ul_group *g, void *data, int64_t bytes, int from);
@@ -51,6 +65,8 @@ struct ul_group {
     ul_comm_count count[UL_COMM_KINDS];
     struct ul_group *next; /* of all groups of the process */
 };
+
+enum { UL_MAX_CUTS = 8 }; /* tensors of one exchange */
 
 extern const ul_comm ul__self, ul__mpi, ul__plan;
 /* What the world of several ranks is made with. */

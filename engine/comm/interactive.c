@@ -244,6 +244,13 @@ static int all_to_all(ul_group *g, const ul_pieces *to, const ul_pieces *from)
     return UL_OK;
 }
 
+static int exchange(ul_group *g, const ul_cut *to, const ul_cut *from, int n)
+{
+    const part *p = g->handle;
+    const ul_mpi_way way = {mpi->world, p->world, tag_of(p, 0), wait_for};
+    return ul__mpi_exchange(g, to, from, n, &way);
+}
+
 static int all_gather(ul_group *g, const ul_pieces *gathered, const void *mine)
 {
     char *own = gathered->data + gathered->at[g->rank];
@@ -366,6 +373,7 @@ const ul_comm ul__interactive = {.name = "mpi",
                                  .reduce_scatter = ul__reduce_scatter,
                                  .all_gather = all_gather,
                                  .all_to_all = all_to_all,
+                                 .exchange = exchange,
                                  .broadcast = broadcast,
                                  .send = send,
                                  .receive = receive,

@@ -18,18 +18,34 @@ ul_mpi ul__mpi_calls;
 static ul_mpi *const mpi = &ul__mpi_calls;
 
 /* What the structure holds, in its order. */
-static const char *const symbols[] = {"MPI_Init_thread",  "MPI_Get_library_version",
-                                      "MPI_Comm_rank",    "MPI_Comm_size",
-                                      "MPI_Comm_split",   "MPI_Comm_set_errhandler",
-                                      "MPI_Error_string", "MPI_Allgatherv",
-                                      "MPI_Bcast",        "MPI_Send",
-                                      "MPI_Recv",         "MPI_Isend",
-                                      "MPI_Irecv",        "MPI_Waitall",
-                                      "MPI_Testall",      "MPI_Test",
-                                      "MPI_Cancel",       "MPI_Request_free",
-                                      "MPI_Barrier",      "MPI_Abort",
-                                      "MPI_Finalize",     "ompi_mpi_comm_world",
-                                      "ompi_mpi_byte",    "ompi_mpi_errors_return",
+static const char *const symbols[] = {"MPI_Init_thread",
+                                      "MPI_Get_library_version",
+                                      "MPI_Comm_rank",
+                                      "MPI_Comm_size",
+                                      "MPI_Comm_split",
+                                      "MPI_Comm_set_errhandler",
+                                      "MPI_Error_string",
+                                      "MPI_Allgatherv",
+                                      "MPI_Bcast",
+                                      "MPI_Send",
+                                      "MPI_Recv",
+                                      "MPI_Isend",
+                                      "MPI_Irecv",
+                                      "MPI_Waitall",
+                                      "MPI_Testall",
+                                      "MPI_Test",
+                                      "MPI_Cancel",
+                                      "MPI_Request_free",
+                                      "MPI_Barrier",
+                                      "MPI_Abort",
+                                      "MPI_Finalize",
+                                      "MPI_Type_create_hvector",
+                                      "MPI_Type_create_struct",
+                                      "MPI_Type_commit",
+                                      "MPI_Type_free",
+                                      "ompi_mpi_comm_world",
+                                      "ompi_mpi_byte",
+                                      "ompi_mpi_errors_return",
                                       "ompi_request_null"};
 enum { N_SYMBOLS = sizeof symbols / sizeof symbols[0], UNDEFINED = -32766, FUNNELED = 1, TAG = 1 };
 static void *const in_place = (void *)1; /* MPI_IN_PLACE */
@@ -140,6 +156,12 @@ static int post(ul_group *g, int *posted, const ul_pieces *p, int other, int64_t
                          mpi->post_receive(data, n, mpi->byte, other, TAG, g->handle, request));
 }
 
+static int wait_for(int posted, int receives, void **requests)
+{
+    (void)receives;
+    return ul__mpi_check("exchange", mpi->wait_all(posted, requests, NULL));
+}
+
 /* Messages and not MPI's own all-to-all: that counts offsets in ints, and which ranks need more
  * than that is known to none of them. Two ranks cut what they exchange in the same way.
  */
@@ -159,9 +181,15 @@ static int all_to_all(ul_group *g, const ul_pieces *to, const ul_pieces *from)
         if (round == 0)
             memmove(to->data + to->at[g->rank], from->data + from->at[g->rank],
                     (size_t)to->bytes[g->rank]);
-        UL_TRY(ul__mpi_check("exchange", mpi->wait_all(posted, g->requests, NULL)));
+        UL_TRY(wait_for(posted, 0, g->requests));
     }
     return UL_OK;
+}
+
+static int exchange(ul_group *g, const ul_cut *to, const ul_cut *from, int n)
+{
+    const ul_mpi_way way = {g->handle, NULL, TAG, wait_for};
+    return ul__mpi_exchange(g, to, from, n, &way);
 }
 
 /* Whether one call can do it; all ranks know the same sizes here. */
@@ -247,6 +275,7 @@ const ul_comm ul__mpi = {.name = "mpi",
                          .reduce_scatter = ul__reduce_scatter,
                          .all_gather = all_gather,
                          .all_to_all = all_to_all,
+                         .exchange = exchange,
                          .broadcast = broadcast,
                          .send = send,
                          .receive = receive,

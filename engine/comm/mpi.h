@@ -26,6 +26,10 @@ typedef struct ul_mpi {
     int (*barrier)(void *);
     int (*abort)(void *, int);
     int (*finalize)(void);
+    int (*type_vector)(int, int, intptr_t, void *, void **);
+    int (*type_struct)(int, const int *, const intptr_t *, void *const *, void **);
+    int (*type_commit)(void **);
+    int (*type_free)(void **);
     void *world, *byte, *errors_return, *no_request;
 } ul_mpi;
 
@@ -35,6 +39,19 @@ extern int64_t ul__mpi_most_bytes;
 
 /* rc of an MPI function, as ours. */
 int ul__mpi_check(const char *what, int rc);
+
+/* Where messages go: the communicator, the numbers of a group's ranks in it (NULL: the same), and
+ * how to wait for requests, of which the first ones receive. */
+typedef struct ul_mpi_way {
+    void *handle;
+    const int *ranks;
+    int tag;
+    int (*wait)(int posted, int receives, void **requests);
+} ul_mpi_way;
+
+/* strided.c: the exchange of a table */
+int ul__mpi_exchange(ul_group *g, const ul_cut *to, const ul_cut *from, int n,
+                     const ul_mpi_way *way);
 
 /* mpi.c with waits that can be cut short (interactive.c), and its world. */
 extern const ul_comm ul__interactive;

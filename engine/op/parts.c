@@ -83,6 +83,92 @@ void ul__packed_free(ul_packed *packed)
     *packed = (ul_packed){{NULL, NULL, NULL}, NULL, NULL};
 }
 
+/* ---- exchanging parts ---- */
+
+/* For transports that cannot do it without. */
+static int exchange_packed(ul_group *g, const ul_parts *to, const ul_parts *from, int moves)
+{
+    ul_packed out, in;
+    UL_TRY(ul__pack(&out, from, g->size, g->rank, 1));
+    int rc = ul__pack(&in, to, g->size, g->rank, 0);
+    if (rc == UL_OK) {
+        if (moves) rc = g->comm->all_to_all(g, &in.pieces, &out.pieces);
+        if (rc == UL_OK) rc = ul__unpack(&in, to, g->size, g->rank);
+        ul__packed_free(&in);
+    }
+    ul__packed_free(&out);
+    return rc;
+}
+
+/* Parts whose memory is shorter runs than this many bytes are packed all the same: a kernel copies
+ * them faster than a transport picks them up. */
+enum { SHORT_RUN = 64 };
+
+static int is_packed(const ul_parts *p, int size)
+{
+    int64_t run = ul_dtype_bytes(p->x->dtype), most = 0;
+    for (int r = 0; r < size; r++)
+        if (p->count[r] > most) most = p->count[r];
+    int64_t stride = 1;
+    for (int d = p->x->ndim - 1; d >= 0 && run < SHORT_RUN; d--) {
+        int64_t n = d == p->dim ? most : p->x->shape[d];
+        if (n != 1 && p->x->stride[d] != stride) break;
+        stride *= p->x->shape[d];
+        run *= n;
+    }
+    return run < SHORT_RUN;
+}
+
+static int cut_of(ul_cut *cut, ul_packed *packed, const ul_parts *p, const ul_group *g, int fill)
+{
+    const ul_tensor *x = p->x;
+    *packed = (ul_packed){{NULL, NULL, NULL}, NULL, NULL};
+    *cut = (ul_cut){ul__data(x), ul_dtype_bytes(x->dtype),
+                    x->ndim,     p->dim,
+                    x->shape,    x->stride,
+                    p->first,    p->count,
+                    NULL};
+    if (!is_packed(p, g->size)) return UL_OK;
+    UL_TRY(ul__pack(packed, p, g->size, g->rank, fill));
+    cut->data = packed->pieces.data;
+    cut->at = packed->pieces.at;
+    return UL_OK;
+}
+
+static int exchange_cut(ul_group *g, const ul_parts *to, const ul_parts *from, int n, int moves)
+{
+    ul_packed in[UL_MAX_CUTS], out[UL_MAX_CUTS];
+    ul_cut cuts_in[UL_MAX_CUTS], cuts_out[UL_MAX_CUTS];
+    int ins = 0, outs = 0, rc = UL_OK;
+    while (rc == UL_OK && outs < n) {
+        rc = cut_of(&cuts_out[outs], &out[outs], &from[outs], g, 1);
+        outs++;
+    }
+    while (rc == UL_OK && ins < n) {
+        rc = cut_of(&cuts_in[ins], &in[ins], &to[ins], g, 0);
+        ins++;
+    }
+    if (rc == UL_OK && moves) rc = g->comm->exchange(g, cuts_in, cuts_out, n);
+    for (int i = 0; i < outs; i++) ul__packed_free(&out[i]);
+    for (int i = 0; i < ins; i++) {
+        if (rc == UL_OK) rc = ul__unpack(&in[i], &to[i], g->size, g->rank);
+        ul__packed_free(&in[i]);
+    }
+    return rc;
+}
+
+int ul__exchange(ul_group *g, const ul_parts *to, const ul_parts *from, int n, int moves)
+{
+    for (int i = 0; i < n; i++) {
+        ul_tensor mine = ul__part(&from[i], g->rank), target = ul__part(&to[i], g->rank);
+        UL_TRY(ul__assign(&target, &mine));
+    }
+    if (g->size == 1) return UL_OK;
+    if (g->comm->exchange) return exchange_cut(g, to, from, n, moves);
+    for (int i = 0; i < n; i++) UL_TRY(exchange_packed(g, &to[i], &from[i], moves));
+    return UL_OK;
+}
+
 int ul__collective(ul_group *g, ul_comm_kind kind, const ul_tensor *x, int dim, const char *more)
 {
     char what[80];

@@ -28,6 +28,10 @@ int ul__pack(ul_packed *packed, const ul_parts *p, int size, int skip, int fill)
 int ul__unpack(const ul_packed *packed, const ul_parts *p, int size, int skip);
 void ul__packed_free(ul_packed *packed);
 
+/* Sends the parts of from[i] and fills those of to[i], i < n; what stays on this rank is copied.
+ * moves 0 (on meta): takes the memory that it would, and sends nothing. */
+int ul__exchange(ul_group *g, const ul_parts *to, const ul_parts *from, int n, int moves);
+
 /* Starts a call of the group on tensors like x: whether there is something to be moved (0 on meta),
  * or an error. `dim`: one whose size may differ from rank to rank, or -1. */
 int ul__collective(ul_group *g, ul_comm_kind kind, const ul_tensor *x, int dim, const char *more);

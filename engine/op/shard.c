@@ -1,80 +1,78 @@
 /* shard.c - the exchange that turns shares of one dim into shares of another: tokens and heads. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "parts.h"
 
-/* What is sent, cut along `split` of x, and what arrives, side by side along `cat` of y. Where
- * parts overlap, some of x goes to several ranks.
+/* What is sent of one tensor, cut along `split` of it, and what arrives, side by side along `cat`
+ * of y. Where parts overlap, some of x goes to several ranks, and what these send back arrives side
+ * by side in [back_total] first.
  */
+typedef struct route {
+    int overlap;
+    int64_t back_total;
+    int64_t *split_first, *split_count, *cat_first, *cat_count, *back_first;
+} route;
+
 typedef struct context {
     ul_group *group;
-    int split, cat, overlap;
-    int64_t *split_first, *split_count, *cat_first, *cat_count;
+    int split, cat, n;
+    route route[UL_MAX_CUTS]; /* of n tensors */
     int64_t numbers[];
 } context;
 
-static context *context_new(ul_group *g, int split, int cat)
+static context *context_new(ul_group *g, int split, int cat, int n)
 {
-    context *c = ul__alloc(sizeof *c + 4 * (size_t)g->size * sizeof *c->numbers);
+    int64_t size = g->size;
+    context *c = ul__alloc(sizeof *c + (size_t)(5 * n * size) * sizeof *c->numbers);
     if (!c) return NULL;
-    *c = (context){g, split, cat, 0, c->numbers, NULL, NULL, NULL};
-    c->split_count = c->split_first + g->size;
-    c->cat_first = c->split_count + g->size;
-    c->cat_count = c->cat_first + g->size;
+    *c = (context){.group = g, .split = split, .cat = cat, .n = n};
+    for (int i = 0; i < n; i++) {
+        int64_t *at = c->numbers + 5 * i * size;
+        c->route[i] = (route){0, 0, at, at + size, at + 2 * size, at + 3 * size, at + 4 * size};
+    }
     return c;
 }
 
-static void set_firsts(int64_t *first, const int64_t *count, int size)
+/* Where parts that follow each other begin; returns where they end. */
+static int64_t set_firsts(int64_t *first, const int64_t *count, int size)
 {
     int64_t next = 0;
     for (int r = 0; r < size; r++) {
         first[r] = next;
         next += count[r];
     }
+    return next;
 }
 
-/* Sends the parts of `from` and fills those of `to`. What stays on this rank is copied straight. On
- * meta (moves 0) the memory is taken all the same. */
-static int exchange(ul_group *g, const ul_parts *to, const ul_parts *from, int moves)
+static int exchange_values(ul_group *g, const ul_parts *to, const ul_parts *from, int n)
 {
-    ul_packed out, in;
-    ul_tensor mine = ul__part(from, g->rank), target = ul__part(to, g->rank);
-    UL_TRY(ul__assign(&target, &mine));
-    UL_TRY(ul__pack(&out, from, g->size, g->rank, 1));
-    int rc = ul__pack(&in, to, g->size, g->rank, 0);
-    if (rc == UL_OK) {
-        if (moves) rc = g->comm->all_to_all(g, &in.pieces, &out.pieces);
-        if (rc == UL_OK) rc = ul__unpack(&in, to, g->size, g->rank);
-        ul__packed_free(&in);
+    char more[32] = "";
+    int64_t sent = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t row = ul_dtype_bytes(from[i].x->dtype);
+        for (int d = 0; d < from[i].x->ndim; d++)
+            if (d != from[i].dim) row *= from[i].x->shape[d];
+        for (int r = 0; r < g->size; r++)
+            if (r != g->rank) sent += from[i].count[r] * row;
     }
-    ul__packed_free(&out);
-    return rc;
-}
-
-static int exchange_values(ul_group *g, const ul_parts *to, const ul_parts *from)
-{
-    int64_t row = ul_dtype_bytes(from->x->dtype), sent = 0;
-    for (int d = 0; d < from->x->ndim; d++)
-        if (d != from->dim) row *= from->x->shape[d];
-    for (int r = 0; r < g->size; r++)
-        if (r != g->rank) sent += from->count[r] * row;
-    int moves = ul__collective(g, UL_COMM_ALL_TO_ALL, from->x, to->dim, "");
+    if (n > 1) snprintf(more, sizeof more, " and %d more", n - 1);
+    int moves = ul__collective(g, UL_COMM_ALL_TO_ALL, from->x, to->dim, more);
     if (moves < 0) return moves;
-    return ul__comm_end(g, UL_COMM_ALL_TO_ALL, sent, exchange(g, to, from, moves));
+    return ul__comm_end(g, UL_COMM_ALL_TO_ALL, sent, ul__exchange(g, to, from, n, moves));
 }
 
-/* dx = what each rank sends back for its part, summed in the order of the ranks where several have
- * had the same: first side by side in `landing`, then added in accumulators. */
-static int add_up(ul_tensor *dx, const ul_tensor *landing, const context *c)
+/* dx = what each rank has sent back for its part, summed in the order of the ranks where several
+ * have had the same; in accumulators. */
+static int add_up(ul_tensor *dx, const ul_tensor *landing, const context *c, const route *way)
 {
     ul_tensor from = *landing, to = *dx;
     UL_TRY(ul_fill_(dx, 0));
-    from.shape[c->split] = 0;
     for (int r = 0; r < c->group->size; r++) {
-        from.offset += from.shape[c->split] * from.stride[c->split];
-        from.shape[c->split] = to.shape[c->split] = c->split_count[r];
-        to.offset = dx->offset + c->split_first[r] * to.stride[c->split];
+        from.offset = landing->offset + way->back_first[r] * from.stride[c->split];
+        from.shape[c->split] = to.shape[c->split] = way->split_count[r];
+        to.offset = dx->offset + way->split_first[r] * to.stride[c->split];
         if (from.dtype == to.dtype) {
             UL_TRY(ul__add_into(&to, &from));
             continue;
@@ -89,37 +87,26 @@ static int add_up(ul_tensor *dx, const ul_tensor *landing, const context *c)
     return UL_OK;
 }
 
-/* Receives into a tensor with room for all parts, and takes their sum. */
-static int give_back_overlapping(ul_call *call, const ul_parts *from)
+/* Gives input i the gradient that has arrived; takes it over. */
+static int give(ul_call *call, int i, ul_tensor *arrived)
 {
     const context *c = call->context;
-    const ul_variable *x = call->variable[0];
-    ul_tensor *landing, *dx, *firsts;
-    int64_t size = c->group->size, shape[UL_MAX_DIMS];
-    memcpy(shape, x->shape, sizeof shape);
-    shape[c->split] = 0;
-    UL_TRY(ul_tensor_new(&firsts, UL_I64, UL_CPU, 1, &size));
-    int64_t *first = ul__data(firsts);
-    for (int r = 0; r < size; r++) {
-        first[r] = shape[c->split];
-        shape[c->split] += c->split_count[r];
+    const route *way = &c->route[i];
+    const ul_variable *x = call->variable[i];
+    if (!way->overlap) {
+        ul__grad_take(call, i, arrived);
+        return UL_OK;
     }
-    int rc = ul_tensor_new(&landing, from->x->dtype, x->device, x->ndim, shape);
+    ul_tensor *dx;
+    int rc = ul_tensor_new(&dx, ul_dtype_acc(arrived->dtype), x->device, x->ndim, x->shape);
     if (rc == UL_OK) {
-        const ul_parts to = {landing, c->split, first, c->split_count};
-        rc = exchange_values(c->group, &to, from);
+        rc = add_up(dx, arrived, c, way);
         if (rc == UL_OK)
-            rc = ul_tensor_new(&dx, ul_dtype_acc(from->x->dtype), x->device, x->ndim, x->shape);
-        if (rc == UL_OK) {
-            rc = add_up(dx, landing, c);
-            if (rc == UL_OK)
-                ul__grad_take(call, 0, dx);
-            else
-                ul_tensor_free(dx);
-        }
-        ul_tensor_free(landing);
+            ul__grad_take(call, i, dx);
+        else
+            ul_tensor_free(dx);
     }
-    ul_tensor_free(firsts);
+    ul_tensor_free(arrived);
     return rc;
 }
 
@@ -128,36 +115,53 @@ static int give_back_overlapping(ul_call *call, const ul_parts *from)
 static int exchange_backward(ul_call *call, ul_tensor *const *dy)
 {
     const context *c = call->context;
-    const ul_variable *x = call->variable[0];
-    const ul_parts from = {dy[0], c->cat, c->cat_first, c->cat_count};
-    if (c->overlap) return give_back_overlapping(call, &from);
-    ul_tensor *dx;
-    UL_TRY(ul_tensor_new(&dx, dy[0]->dtype, x->device, x->ndim, x->shape));
-    const ul_parts to = {dx, c->split, c->split_first, c->split_count};
-    int rc = exchange_values(c->group, &to, &from);
-    if (rc == UL_OK)
-        ul__grad_take(call, 0, dx);
-    else
-        ul_tensor_free(dx);
+    ul_parts from[UL_MAX_CUTS], to[UL_MAX_CUTS];
+    ul_tensor *arrived[UL_MAX_CUTS];
+    int input[UL_MAX_CUTS], n = 0, rc = UL_OK;
+    for (int i = 0; i < c->n && rc == UL_OK; i++) {
+        const route *way = &c->route[i];
+        const ul_variable *x = call->variable[i];
+        if (!dy[i] || !x) continue;
+        int64_t shape[UL_MAX_DIMS];
+        memcpy(shape, x->shape, sizeof shape);
+        if (way->overlap) shape[c->split] = way->back_total;
+        rc = ul_tensor_new(&arrived[n], dy[i]->dtype, x->device, x->ndim, shape);
+        if (rc < 0) break;
+        const int64_t *first = way->overlap ? way->back_first : way->split_first;
+        from[n] = (ul_parts){dy[i], c->cat, way->cat_first, way->cat_count};
+        to[n] = (ul_parts){arrived[n], c->split, first, way->split_count};
+        input[n++] = i;
+    }
+    if (rc == UL_OK && n > 0) rc = exchange_values(c->group, to, from, n);
+    for (int k = 0; k < n; k++)
+        if (rc == UL_OK)
+            rc = give(call, input[k], arrived[k]);
+        else
+            ul_tensor_free(arrived[k]);
     return rc;
 }
 
-/* The op whose parts are known; takes c over. */
-static int run(ul_tensor **y, const ul_op *op, ul_tensor *x, context *c)
+/* The op on n tensors whose parts are known; takes c over. On failure y [n] is NULL. */
+static int run(ul_tensor **y, const ul_op *op, ul_tensor *const *x, context *c)
 {
-    int last = c->group->size - 1;
-    ul_call call = {.op = op, .input = {x}, .context = c, .release = free};
-    int64_t shape[UL_MAX_DIMS];
-    memcpy(shape, x->shape, sizeof shape);
-    shape[c->split] = c->split_count[c->group->rank];
-    shape[c->cat] = c->cat_first[last] + c->cat_count[last];
-    ul_tensor *out = ul__output(&call, x->dtype, x->ndim, shape);
-    if (call.rc == UL_OK) {
-        const ul_parts from = {x, c->split, c->split_first, c->split_count};
-        const ul_parts to = {out, c->cat, c->cat_first, c->cat_count};
-        call.rc = exchange_values(c->group, &to, &from);
+    ul_call call = {.op = op, .inputs = x, .n_inputs = c->n, .context = c, .release = free};
+    ul_parts from[UL_MAX_CUTS], to[UL_MAX_CUTS];
+    int size = c->group->size;
+    for (int i = 0; i < c->n; i++) {
+        route *way = &c->route[i];
+        int64_t shape[UL_MAX_DIMS];
+        memcpy(shape, x[i]->shape, sizeof shape);
+        shape[c->split] = way->split_count[c->group->rank];
+        shape[c->cat] = set_firsts(way->cat_first, way->cat_count, size);
+        way->back_total = set_firsts(way->back_first, way->split_count, size);
+        y[i] = NULL;
+        if (call.rc == UL_OK)
+            call.rc = ul_tensor_new(&y[i], x[i]->dtype, x[i]->storage->device, x[i]->ndim, shape);
+        from[i] = (ul_parts){x[i], c->split, way->split_first, way->split_count};
+        to[i] = (ul_parts){y[i], c->cat, way->cat_first, way->cat_count};
     }
-    return ul__finish(&call, y);
+    if (call.rc == UL_OK) call.rc = exchange_values(c->group, to, from, c->n);
+    return ul__finish_list(&call, y, c->n);
 }
 
 /* ---- all_to_all ---- */
@@ -172,8 +176,8 @@ static int set_arriving(context *c)
     ul_tensor *memory;
     UL_TRY(ul_tensor_new(&memory, UL_I64, UL_CPU, 1, &numbers));
     int64_t *all = ul__data(memory);
-    int rc = ul__comm_sizes(c->group, all, c->split_count, n);
-    for (int r = 0; r < n && rc == UL_OK; r++) c->cat_count[r] = all[r * n + c->group->rank];
+    int rc = ul__comm_sizes(c->group, all, c->route->split_count, n);
+    for (int r = 0; r < n && rc == UL_OK; r++) c->route->cat_count[r] = all[r * n + c->group->rank];
     ul_tensor_free(memory);
     return rc;
 }
@@ -182,23 +186,19 @@ static int set_arriving(context *c)
 static int set_parts(context *c, const ul_tensor *x, const int64_t *sizes)
 {
     ul_group *g = c->group;
-    int64_t n = x->shape[c->split], total = 0;
+    route *way = c->route;
+    int64_t n = x->shape[c->split];
     for (int r = 0; r < g->size; r++) {
-        c->split_count[r] = sizes ? sizes[r] : ul_share(NULL, n, g->size, r);
-        UL_REQUIRE(c->split_count[r] >= 0, UL_EVALUE, "all_to_all: size %lld of rank %d",
-                   (long long)c->split_count[r], r);
-        total += c->split_count[r];
+        way->split_count[r] = sizes ? sizes[r] : ul_share(NULL, n, g->size, r);
+        UL_REQUIRE(way->split_count[r] >= 0, UL_EVALUE, "all_to_all: size %lld of rank %d",
+                   (long long)way->split_count[r], r);
     }
+    int64_t total = set_firsts(way->split_first, way->split_count, g->size);
     UL_REQUIRE(total == n, UL_ESHAPE,
                "all_to_all: sizes add up to %lld, but x %s has %lld along dim %d", (long long)total,
                ul__shape(x), (long long)n, c->split + 1);
-    set_firsts(c->split_first, c->split_count, g->size);
-    if (c->split != c->cat)
-        UL_TRY(ul__comm_sizes(g, c->cat_count, &x->shape[c->cat], 1));
-    else
-        UL_TRY(set_arriving(c));
-    set_firsts(c->cat_first, c->cat_count, g->size);
-    return UL_OK;
+    if (c->split != c->cat) return ul__comm_sizes(g, way->cat_count, &x->shape[c->cat], 1);
+    return set_arriving(c);
 }
 
 int ul_all_to_all(ul_tensor **y, ul_tensor *x, ul_group *group, int split, int cat,
@@ -206,10 +206,10 @@ int ul_all_to_all(ul_tensor **y, ul_tensor *x, ul_group *group, int split, int c
 {
     UL_TRY(ul__dim("all_to_all", &split, x));
     UL_TRY(ul__dim("all_to_all", &cat, x));
-    context *c = context_new(group, split, cat);
+    context *c = context_new(group, split, cat, 1);
     UL_REQUIRE(c, UL_ENOMEM, "all_to_all: out of memory");
     int rc = set_parts(c, x, sizes);
-    if (rc == UL_OK) return run(y, &all_to_all, x, c);
+    if (rc == UL_OK) return run(y, &all_to_all, &x, c);
     free(c);
     return rc;
 }
@@ -220,14 +220,19 @@ static const ul_op shard_heads = {"shard_heads", exchange_backward};
 static const ul_op shard_tokens = {"shard_tokens", exchange_backward};
 enum { TOKENS = 1, HEADS = 2 };
 
-static int check_heads(const char *op, const ul_tensor *x)
+/* n tensors [B, T, H, D] of one T, and the lengths that ranks hold. */
+static int check(const char *op, ul_tensor *const *x, int n, const int64_t *lengths, int size)
 {
-    UL_REQUIRE(x->ndim == 4, UL_ESHAPE, "%s: x %s must be [B, T, H, D]", op, ul__shape(x));
-    return UL_OK;
-}
-
-static int check_lengths(const char *op, const int64_t *lengths, int size)
-{
+    UL_REQUIRE(n >= 1 && n <= UL_MAX_CUTS, UL_EVALUE, "%s: %d tensors, not 1 to %d", op, n,
+               UL_MAX_CUTS);
+    for (int i = 0; i < n; i++) {
+        UL_REQUIRE(x[i]->ndim == 4, UL_ESHAPE, "%s: x %s must be [B, T, H, D]", op,
+                   ul__shape(x[i]));
+        UL_REQUIRE(x[i]->shape[TOKENS] == x[0]->shape[TOKENS], UL_ESHAPE,
+                   "%s: x %s and %s are not of the same tokens", op, ul__shape(x[0]),
+                   ul__shape(x[i]));
+        UL_TRY(ul__check_device(op, "x", x[i], "the first", x[0]));
+    }
     for (int r = 0; lengths && r < size; r++)
         UL_REQUIRE(lengths[r] >= 0, UL_EVALUE, "%s: length %lld of rank %d", op,
                    (long long)lengths[r], r);
@@ -247,61 +252,80 @@ int64_t ul_head_share(int64_t *first, int64_t heads, int64_t kv_heads, int size,
     return end - begin;
 }
 
-int ul_shard_heads(ul_tensor **y, ul_tensor *x, ul_group *group, int64_t q_heads,
+/* Cuts the heads of one tensor. */
+static void cut_heads(route *way, int64_t heads, int64_t q_heads, int size)
+{
+    int64_t next = 0;
+    for (int r = 0; r < size; r++) {
+        way->split_count[r] = ul_head_share(&way->split_first[r], q_heads ? q_heads : heads,
+                                            q_heads ? heads : 0, size, r);
+        way->overlap |= way->split_count[r] > 0 && way->split_first[r] < next;
+        if (way->split_count[r] > 0) next = way->split_first[r] + way->split_count[r];
+    }
+}
+
+int ul_shard_heads(ul_tensor **y, ul_tensor *const *x, int n, ul_group *group, int64_t q_heads,
                    const int64_t *lengths)
 {
-    UL_TRY(check_heads("shard_heads", x));
-    UL_TRY(check_lengths("shard_heads", lengths, group->size));
-    int64_t heads = x->shape[HEADS];
-    UL_REQUIRE(q_heads >= 0 && (q_heads == 0 || heads > 0 || group->size == 1), UL_EVALUE,
-               "shard_heads: %lld query heads for x %s", (long long)q_heads, ul__shape(x));
-    UL_REQUIRE(!lengths || lengths[group->rank] == x->shape[TOKENS], UL_ESHAPE,
+    int size = group->size;
+    UL_TRY(check("shard_heads", x, n, lengths, size));
+    for (int i = 0; i < n; i++)
+        UL_REQUIRE(q_heads >= 0 && (q_heads == 0 || x[i]->shape[HEADS] > 0 || size == 1), UL_EVALUE,
+                   "shard_heads: %lld query heads for x %s", (long long)q_heads, ul__shape(x[i]));
+    UL_REQUIRE(!lengths || lengths[group->rank] == x[0]->shape[TOKENS], UL_ESHAPE,
                "shard_heads: lengths say %lld tokens on rank %d, but x is %s",
-               (long long)lengths[group->rank], group->rank, ul__shape(x));
-    context *c = context_new(group, HEADS, TOKENS);
+               (long long)lengths[group->rank], group->rank, ul__shape(x[0]));
+    context *c = context_new(group, HEADS, TOKENS, n);
     UL_REQUIRE(c, UL_ENOMEM, "shard_heads: out of memory");
-    int64_t next = 0;
-    for (int r = 0; r < group->size; r++) {
-        c->split_count[r] = ul_head_share(&c->split_first[r], q_heads ? q_heads : heads,
-                                          q_heads ? heads : 0, group->size, r);
-        c->overlap |= c->split_count[r] > 0 && c->split_first[r] < next;
-        if (c->split_count[r] > 0) next = c->split_first[r] + c->split_count[r];
-        if (lengths) c->cat_count[r] = lengths[r];
-    }
-    int rc = lengths ? UL_OK : ul__comm_sizes(group, c->cat_count, &x->shape[TOKENS], 1);
+    int64_t *arriving = c->route->cat_count;
+    int rc = lengths ? UL_OK : ul__comm_sizes(group, arriving, &x[0]->shape[TOKENS], 1);
     if (rc < 0) {
         free(c);
         return rc;
     }
-    set_firsts(c->cat_first, c->cat_count, group->size);
+    if (lengths) memcpy(arriving, lengths, (size_t)size * sizeof *lengths);
+    for (int i = 0; i < n; i++) {
+        cut_heads(&c->route[i], x[i]->shape[HEADS], q_heads, size);
+        memmove(c->route[i].cat_count, arriving, (size_t)size * sizeof *arriving);
+    }
     return run(y, &shard_heads, x, c);
 }
 
-int ul_shard_tokens(ul_tensor **y, ul_tensor *x, ul_group *group, int64_t heads,
+static int check_shares(ul_tensor *const *x, int n, const ul_group *g, int64_t heads,
+                        const int64_t *lengths)
+{
+    int64_t total = 0, share = heads ? ul_head_share(NULL, heads, 0, g->size, g->rank) : 0;
+    for (int r = 0; lengths && r < g->size; r++) total += lengths[r];
+    UL_REQUIRE(!lengths || total == x[0]->shape[TOKENS], UL_ESHAPE,
+               "shard_tokens: lengths add up to %lld tokens, but x is %s", (long long)total,
+               ul__shape(x[0]));
+    for (int i = 0; i < n; i++)
+        UL_REQUIRE(!heads || share == x[i]->shape[HEADS], UL_ESHAPE,
+                   "shard_tokens: rank %d of %d has %lld of %lld heads, but x is %s", g->rank,
+                   g->size, (long long)share, (long long)heads, ul__shape(x[i]));
+    return UL_OK;
+}
+
+int ul_shard_tokens(ul_tensor **y, ul_tensor *const *x, int n, ul_group *group, int64_t heads,
                     const int64_t *lengths)
 {
-    UL_TRY(check_heads("shard_tokens", x));
-    UL_TRY(check_lengths("shard_tokens", lengths, group->size));
-    int64_t total = 0, share = heads ? ul_head_share(NULL, heads, 0, group->size, group->rank) : 0;
-    for (int r = 0; lengths && r < group->size; r++) total += lengths[r];
-    UL_REQUIRE(!lengths || total == x->shape[TOKENS], UL_ESHAPE,
-               "shard_tokens: lengths add up to %lld tokens, but x is %s", (long long)total,
-               ul__shape(x));
-    UL_REQUIRE(!heads || share == x->shape[HEADS], UL_ESHAPE,
-               "shard_tokens: rank %d of %d has %lld of %lld heads, but x is %s", group->rank,
-               group->size, (long long)share, (long long)heads, ul__shape(x));
-    context *c = context_new(group, TOKENS, HEADS);
+    UL_TRY(check("shard_tokens", x, n, lengths, group->size));
+    UL_TRY(check_shares(x, n, group, heads, lengths));
+    context *c = context_new(group, TOKENS, HEADS, n);
     UL_REQUIRE(c, UL_ENOMEM, "shard_tokens: out of memory");
-    for (int r = 0; r < group->size; r++) {
-        c->split_count[r] = lengths ? lengths[r] : ul_share(NULL, x->shape[TOKENS], group->size, r);
-        if (heads) c->cat_count[r] = ul_head_share(NULL, heads, 0, group->size, r);
+    for (int i = 0; i < n; i++) {
+        route *way = &c->route[i];
+        for (int r = 0; r < group->size; r++) {
+            way->split_count[r] =
+                lengths ? lengths[r] : ul_share(NULL, x[0]->shape[TOKENS], group->size, r);
+            if (heads) way->cat_count[r] = ul_head_share(NULL, heads, 0, group->size, r);
+        }
+        set_firsts(way->split_first, way->split_count, group->size);
+        int rc = heads ? UL_OK : ul__comm_sizes(group, way->cat_count, &x[i]->shape[HEADS], 1);
+        if (rc < 0) {
+            free(c);
+            return rc;
+        }
     }
-    set_firsts(c->split_first, c->split_count, group->size);
-    int rc = heads ? UL_OK : ul__comm_sizes(group, c->cat_count, &x->shape[HEADS], 1);
-    if (rc < 0) {
-        free(c);
-        return rc;
-    }
-    set_firsts(c->cat_first, c->cat_count, group->size);
     return run(y, &shard_tokens, x, c);
 }

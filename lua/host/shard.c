@@ -1,7 +1,44 @@
 /* shard.c - methods of groups: tokens for heads and back. */
 #include "host.h"
 
-/* g:shard_heads(x, { q_heads = , lengths = list }) */
+/* Lists of tensors: those at 2, and as many that are to be made, in a list that is pushed. */
+typedef struct lists {
+    ul_tensor **x, **y;
+    int n;
+} lists;
+
+/* A tensor at 2 counts as a list of one. */
+static lists new_lists(lua_State *L, const char *op)
+{
+    lists l = {.n = lua_istable(L, 2) ? (int)lua_objlen(L, 2) : 1};
+    l.y = lua_newuserdata(L, (size_t)l.n * sizeof *l.y + 1);
+    l.x = lua_istable(L, 2) ? NULL : lua_newuserdata(L, sizeof *l.x);
+    lua_createtable(L, l.n, 0);
+    for (int i = 0; i < l.n; i++) {
+        host_new(L);
+        lua_rawseti(L, -2, i + 1);
+    }
+    if (l.x)
+        *l.x = host_tensor(L, 2, op);
+    else
+        l.x = host_list(L, 2, op, &l.n), lua_insert(L, -2);
+    return l;
+}
+
+/* Pushes what was made, as it was given: a list, or one tensor. */
+static int return_list(lua_State *L, const lists *l, int rc)
+{
+    host_check(L, rc);
+    for (int i = 0; i < l->n; i++) {
+        lua_rawgeti(L, -1, i + 1);
+        host_to_box(L, lua_gettop(L))->t = l->y[i];
+        lua_pop(L, 1);
+    }
+    if (!lua_istable(L, 2)) lua_rawgeti(L, -1, 1);
+    return 1;
+}
+
+/* g:shard_heads(x or list, { q_heads = , lengths = list }) */
 int host_shard_heads(lua_State *L)
 {
     static const char *const known[] = {"q_heads", "lengths", NULL};
@@ -11,12 +48,11 @@ int host_shard_heads(lua_State *L)
     ul_group *g = host_to_group(L);
     int64_t q_heads = host_option_integer(L, 3, op, "q_heads", 0);
     int64_t *lengths = host_sizes_option(L, op, "lengths", g);
-    host_box *y = host_new(L);
-    host_check(L, ul_shard_heads(&y->t, host_tensor(L, 2, op), g, q_heads, lengths));
-    return 1;
+    lists l = new_lists(L, op);
+    return return_list(L, &l, ul_shard_heads(l.y, l.x, l.n, g, q_heads, lengths));
 }
 
-/* g:shard_tokens(x, { heads = , lengths = list }) */
+/* g:shard_tokens(x or list, { heads = , lengths = list }) */
 int host_shard_tokens(lua_State *L)
 {
     static const char *const known[] = {"heads", "lengths", NULL};
@@ -27,9 +63,8 @@ int host_shard_tokens(lua_State *L)
     int64_t heads = host_option_integer(L, 3, op, "heads", 0);
     int64_t *lengths = host_sizes_option(L, op, "lengths", g);
     if (heads < 0) host_fail(L, "shard_tokens: %lld heads", (long long)heads);
-    host_box *y = host_new(L);
-    host_check(L, ul_shard_tokens(&y->t, host_tensor(L, 2, op), g, heads, lengths));
-    return 1;
+    lists l = new_lists(L, op);
+    return return_list(L, &l, ul_shard_tokens(l.y, l.x, l.n, g, heads, lengths));
 }
 
 /* g:head_share(heads, kv_heads = nil, rank = this rank) -> first (from 1), count */

@@ -69,9 +69,8 @@ function ulysses.attention(q, k, v, options)
           .. 'that mesh:slice has cut', tokens, mesh.tokens)
   end
   plain.kv_head = kv_head(group, heads, kv_heads, q:device())
-  local of_q, of_kv = { lengths = lengths }, { lengths = lengths, q_heads = heads }
-  local o = F.attention(group:shard_heads(q, of_q), group:shard_heads(k, of_kv),
-                        group:shard_heads(v, of_kv), plain)
+  local mine = group:shard_heads({ q, k, v }, { lengths = lengths, q_heads = heads })
+  local o = F.attention(mine[1], mine[2], mine[3], plain)
   return group:shard_tokens(o, { lengths = lengths, heads = heads })
 end
 

@@ -98,19 +98,20 @@ function Group:all_to_all(x, options) end
 
 --- This rank's heads of all tokens, [B, S, h, D], from all heads of its own tokens, [B, T, H, D].
 --- Query heads are cut evenly, with any number of ranks; of kv heads each rank gets those that its
---- query heads read, so some may go to several ranks.
----@param x Tensor
+--- query heads read, so some may go to several ranks. A list of tensors goes in one exchange, and
+--- comes back as a list.
+---@param x Tensor|Tensor[] at most 8 of the same tokens
 ---@param options? { q_heads: integer, lengths: integer[] } q_heads: how many query heads there are,
 --- where x holds kv heads; lengths: T of each rank, which they tell each other where it is left out
----@return Tensor
+---@return Tensor|Tensor[] as x
 function Group:shard_heads(x, options) end
 
 --- The way back: [B, T, H, D] from [B, S, h, D].
----@param x Tensor
+---@param x Tensor|Tensor[] at most 8 of the same tokens
 ---@param options? { heads: integer, lengths: integer[] } heads: H, which the ranks tell each other
 --- where it is left out; lengths: T of each rank, equal ones, with one more for the first ranks if
 --- need be, where it is left out
----@return Tensor
+---@return Tensor|Tensor[] as x
 function Group:shard_tokens(x, options) end
 
 --- Which query heads a rank has after shard_heads, or which kv heads these read.
