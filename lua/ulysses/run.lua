@@ -7,8 +7,8 @@ local folder = require 'ulysses.folder'
 local log = require 'ulysses.log'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
+local ranks = require 'ulysses.ranks'
 local record = require 'ulysses.record'
-local refuse = require 'ulysses.refuse'
 local resume = require 'ulysses.resume'
 local stop = require 'ulysses.stop'
 
@@ -37,30 +37,6 @@ local function first_parameter(model)
   return model.parameters and model:parameters()[1] or nil
 end
 
--- The mesh that the data are shared out on is that of the run, and of its optimizer.
-local function take_mesh(fields)
-  local mesh, optim = fields.data and fields.data.mesh, fields.optim
-  if optim and mesh and optim.mesh == nil then optim.mesh = mesh end
-  if mesh and optim and optim.mesh ~= mesh then
-    raise('run: the optimizer is told %s, and the data are shared by another mesh',
-          optim.mesh and 'one mesh' or 'that it trains alone')
-  end
-  if not mesh and not (optim and optim.mesh == false) then
-    local ranks = ul.group().size
-    if ranks > 1 then
-      refuse('run: %d ranks are at work, and the data are not shared out among them: each would '
-             .. 'train by itself; write data:shard(mesh), with mesh = ul.mesh { sp = %d } (all '
-             .. 'share each sequence) or ul.mesh() (each has its own rows)', ranks, ranks)
-    end
-  end
-  local of_model = fields.model.mesh
-  if mesh and of_model and of_model ~= mesh and mesh.sequence.size > 1 then
-    raise 'run: the model was made with another mesh than the one that shares the data'
-  end
-  fields.mesh = mesh
-  if mesh and mesh.world.size > 1 and not fields.on_meta then fields.group = mesh.world end
-end
-
 --- A training run. Ranks that share the data (data:shard(mesh)) call it and its methods together;
 --- the first of them alone prints, and has to do with the folder.
 ---   dir          folder for metrics, checkpoints, samples and the report; nil or '': nothing is
@@ -83,7 +59,7 @@ local function new(given)
   fields.dtype = parameter and parameter:dtype() or 'f32'
   fields.on_meta = parameter ~= nil and parameter:device() == 'meta'
   if fields.dir == '' or fields.on_meta then fields.dir = nil end
-  take_mesh(fields)
+  ranks.take_mesh(fields)
   fields.losses, fields.step, fields.taken, fields.tokens, fields.seconds = {}, 0, 0, 0, 0
   local shows = not fields.on_meta and agree.is_first(fields.group)
   fields.bad, fields.display = 0, log.new(shows and fields.log_every or 0)
@@ -149,26 +125,12 @@ local function leave_step(self)
   if self.optim then self.optim:zero_grad() end
 end
 
--- An error or Ctrl-C may have left ranks at different places.
-local function agree_on_place(self)
-  local place = { self.taken, self.scope and 1 or 0, self.optim and self.optim.steps or 0 }
-  local all = agree.numbers(self.group, place, 'run:steps, which all ranks must call')
-  for rank, there in ipairs(all) do
-    for i, number in ipairs(there) do
-      if number ~= all[1][i] then
-        refuse('run: rank %d has left the loop behind update %d of the weights, and rank 0 behind '
-               .. '%d: the weights are no longer the same; start again, from the last checkpoint',
-               rank - 1, there[3], all[1][3])
-      end
-    end
-  end
-end
-
 local function begin(self)
   self.begun = true
   if self.optim then
     function self.optim.loss_of_step() return self.batch and self.batch:loss() or 0 end
   end
+  ranks.compare_data(self)
   if self.dir then resume(self) end
   record.open(self)
   ul.reset_peak_memory()
@@ -193,7 +155,7 @@ function Run:steps(n)
   if type(n) ~= 'number' or n < 0 or n ~= math.floor(n) then
     raise('run:steps: expected how many steps there are to be in all, got %s', tostring(n))
   end
-  agree_on_place(self)
+  ranks.compare_places(self)
   leave_step(self)
   self.last = self.on_meta and math.min(n, META_STEPS) or n
   if not self.begun then begin(self) end
@@ -254,19 +216,6 @@ end
 
 -- ---- evaluation ----
 
--- The data as the ranks of the run share them; the caller's own stay as they are.
-local function shared(self, data)
-  if data.mesh == self.mesh then return data end
-  if data.mesh then
-    raise('run:eval: these data are shared by another mesh than those that are trained on')
-  elseif not data.copy then
-    raise 'run:eval: data that cannot be shared among ranks; rows of ul.data can'
-  end
-  data = data:copy()
-  data.mesh = self.mesh -- however few rows a batch has
-  return data
-end
-
 --- The mean loss over all labels of `data`, each row once, and its exponential; the record gets
 --- both, and nothing else is changed. Ranks of a mesh call it together and share the rows.
 ---@param data table what :batch() returns
@@ -279,7 +228,7 @@ function Run:eval(data)
   agree.meet(self.group, 'run:eval')
   note_step(self)
   if self.on_meta then return nan, nan end
-  data = shared(self, data)
+  data = ranks.share(self, data)
   local sum, count, random = 0, 0, { ul.random_state() }
   local function add(batch)
     self.model(batch)

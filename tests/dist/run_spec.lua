@@ -278,13 +278,19 @@ local function resuming(test, g, alone)
       compare(mine, reference, 5e-5, 'one rank')
     end)
   end)
+  local function draw() ul.rand(3) end
   test('a run goes on bit for bit under the same mesh', function()
     for _, mesh in ipairs(meshes(g.size)) do
-      local undisturbed = train(mesh, { steps = 6 })
+      ul.manual_seed(5)
+      local undisturbed = train(mesh, { steps = 6, each = draw })
+      local seed, number = ul.random_state()
       with_folder(g, function(dir)
-        train(mesh, { steps = 3, dir = dir })
+        ul.manual_seed(5)
+        train(mesh, { steps = 3, dir = dir, each = draw })
         ul.manual_seed(99)
-        local mine = train(mesh, { steps = 6, dir = dir, seed = 2 })
+        local mine = train(mesh, { steps = 6, dir = dir, seed = 2, each = draw })
+        local seed_now, number_now = ul.random_state()
+        assert(seed == seed_now and number == number_now, 'random numbers')
         for step = 4, 6 do assert(mine.losses[step] == undisturbed.losses[step]) end
         local list = weights(mine.model)
         for i, value in ipairs(weights(undisturbed.model)) do assert(list[i] == value) end
@@ -393,6 +399,12 @@ local function refused(test, g, alone)
     assert(sentence:find('shared by another mesh', 1, true), sentence)
     local run = ul.run { model = model, data = data }
     assert(run.mesh == mesh)
+    if g.size > 1 then
+      local name = g.rank == 1 and 'b' or 'a'
+      local other = ul.data.from({ name:rep(300) }):tokenize('bytes'):pack(9):batch(8):shard(mesh)
+      sentence = refusal(function() ul.run({ model = model, data = other }):steps(1) end)
+      assert(sentence:find('the data of rank 1 are not those of rank 0', 1, true), sentence)
+    end
     sentence = refusal(function() run:eval(rows(33, 8):shard(ul.mesh())) end)
     assert(sentence:find('shared by another mesh', 1, true), sentence)
     sentence = refusal(function() run:eval { once = function() end } end)
@@ -403,8 +415,9 @@ local function refused(test, g, alone)
     local trained = train(ul.mesh(), { steps = 2, data = rows(33, 8):shard(ul.mesh()) })
     if g.rank == g.size - 1 then trained.optim.steps = 1 end
     local sentence = refusal(function() trained.run:steps(4) end)
-    assert(sentence:find(('rank %d has left the loop behind update 1 of the weights, and rank 0 '
-                          .. 'behind 2'):format(g.size - 1), 1, true), sentence)
+    local words = 'rank %d has left the loop behind step 2 and update 1 of the weights, and rank 0 '
+      .. 'behind step 2 and update 2'
+    assert(sentence:find(words:format(g.size - 1), 1, true), sentence)
   end)
 end
 
