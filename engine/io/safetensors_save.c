@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <jansson.h>
@@ -128,6 +129,10 @@ static const char *folder_of(char *folder, const char *path)
 static int write_whole(ul_file_sum *sum, const char *path, const char *header,
                        const ul_safetensors_item *items, int n)
 {
+    struct stat there; /* renaming would take /dev/null away */
+    int replaces = lstat(path, &there) == 0 && !S_ISREG(there.st_mode);
+    UL_REQUIRE(!replaces || S_ISLNK(there.st_mode) || S_ISDIR(there.st_mode), UL_EIO,
+               "%s: cannot be replaced: it is no file", path);
     char *temporary = ul__alloc(strlen(path) + 5);
     if (!temporary) return ul__fail(UL_ENOMEM, "%s: out of memory", path);
     sprintf(temporary, "%s.tmp", path);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -63,6 +64,20 @@ static int cut_file(lua_State *L)
     return 1;
 }
 
+/* kind_of(path) -> 'file', 'folder', 'pipe', 'socket' or 'device'; nil where there is none */
+static int kind_of(lua_State *L)
+{
+    struct stat status;
+    if (stat(luaL_checkstring(L, 1), &status) < 0) return 0;
+    mode_t mode = status.st_mode;
+    lua_pushstring(L, S_ISREG(mode)    ? "file"
+                      : S_ISDIR(mode)  ? "folder"
+                      : S_ISFIFO(mode) ? "pipe"
+                      : S_ISSOCK(mode) ? "socket"
+                                       : "device");
+    return 1;
+}
+
 /* ---- locks ---- */
 
 static const char *const lock_name = "ulysses.lock";
@@ -111,9 +126,9 @@ static int lock(lua_State *L)
 /* core.system, core.version */
 void host_open_system(lua_State *L, int core)
 {
-    static const luaL_Reg functions[] = {{"now", now},         {"clock", monotonic},
-                                         {"columns", columns}, {"cut_file", cut_file},
-                                         {"lock", lock},       {NULL, NULL}};
+    static const luaL_Reg functions[] = {
+        {"now", now},         {"clock", monotonic}, {"columns", columns}, {"cut_file", cut_file},
+        {"kind_of", kind_of}, {"lock", lock},       {NULL, NULL}};
     lua_newtable(L);
     luaL_register(L, NULL, functions);
     lua_setfield(L, core, "system");

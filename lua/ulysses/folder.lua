@@ -14,6 +14,8 @@ local function open(path)
   if not ok then refuse('run: %s', why) end
   if held[path] then held[path]:release() end
   local lock
+  local kind = core.system.kind_of(path .. '/lock')
+  if kind and kind ~= 'file' then refuse("run: %s/lock: it is a %s, not a file", path, kind) end
   lock, why = core.system.lock(path .. '/lock')
   if lock == nil then refuse("run: cannot write to the folder '%s': %s", path, why) end
   if not lock then

@@ -4,7 +4,10 @@
 -- as a whole or, where the machine went down, broken off at the end of the file.
 local core = require 'ulysses.core'
 local json = require 'ulysses.json'
+local open_file = require 'ulysses.open_file'
 local refuse = require 'ulysses.refuse'
+
+local NO_SUCH_FILE = 2
 
 ---@class Lines
 local Lines = {}
@@ -12,7 +15,8 @@ Lines.__index = Lines
 
 -- Calls visit(record, its end in bytes) for each whole line of the file. Returns the bytes of all.
 local function each(path, visit)
-  local file = io.open(path, 'rb')
+  local file, why, code = open_file(path, 'rb')
+  if not file and code ~= NO_SUCH_FILE then refuse('cannot read %s', why) end
   if not file then return 0 end
   local at, size = 0, file:seek 'end'
   file:seek 'set'
@@ -42,7 +46,7 @@ local function open(path, step, visit)
     local ok, why = core.system.cut_file(path, keep)
     if not ok then refuse("cannot write '%s': %s", path, why) end
   end
-  local file, why = io.open(path, 'ab')
+  local file, why = open_file(path, 'ab')
   if not file then refuse("cannot write '%s': %s", path, (why:gsub('^.*: ', ''))) end
   return setmetatable({ path = path, file = file, size = keep }, Lines)
 end

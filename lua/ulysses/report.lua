@@ -5,10 +5,12 @@ local folder = require 'ulysses.folder'
 local json = require 'ulysses.json'
 local log = require 'ulysses.log'
 local metrics = require 'ulysses.metrics'
+local open_file = require 'ulysses.open_file'
 local refuse = require 'ulysses.refuse'
 local style = require 'ulysses.report_style'
 
 local nan = 0 / 0
+local NO_SUCH_FILE = 2
 local escape = chart.escape
 
 -- The page shows so many samples, the latest, and so many rows of numbers.
@@ -19,7 +21,8 @@ local SAMPLES, ROWS = 12, 24
 local function number(value) return type(value) == 'number' and value or nan end
 
 local function read_json(path)
-  local file = io.open(path, 'rb')
+  local file, why, code = open_file(path, 'rb')
+  if not file and code ~= NO_SUCH_FILE then refuse('cannot read %s', why) end
   local value = file and json.decode(file:read '*a')
   if file then file:close() end
   return type(value) == 'table' and value or {}

@@ -143,10 +143,14 @@ describe('metrics', function()
     assert.is_false(ok)
     assert.equal(("cannot write '%s/none/metrics.jsonl': No such file or directory"):format(folder),
                  tostring(refusal))
-    local file = metrics.open('/dev/full', 0)
+    local path = folder .. '/metrics.jsonl'
+    local file = metrics.open(path, 0)
+    file:close()
+    file.file = io.open('/dev/full', 'ab')
     ok, refusal = pcall(file.write, file, { step = 1 })
     assert.is_false(ok)
-    assert.equal("cannot write '/dev/full': No space left on device", tostring(refusal))
+    assert.equal(("cannot write '%s': No space left on device"):format(path), tostring(refusal))
+    file:close()
   end)
 
   it('belong to one process at a time', function()

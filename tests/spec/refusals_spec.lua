@@ -17,8 +17,8 @@ local function train(overrides, options)
   for key, value in pairs(overrides) do given[key] = value end
   for key, value in pairs(given) do words[#words + 1] = ("'%s=%s'"):format(key, value) end
   table.sort(words)
-  return program.shell(('$P %s recipes/llama3.lua %s'):format(options or '',
-                                                             table.concat(words, ' ')))
+  return program.shell(('timeout 60 $P %s recipes/llama3.lua %s'):format(options or '',
+                                                                        table.concat(words, ' ')))
 end
 
 -- Everything below the folder with its hash, but for what records each sitting.
@@ -89,6 +89,57 @@ describe('what is refused:', function()
                      refused(train { [key] = 'a\xff' }))
     end
     assert.equal('', contents())
+  end)
+
+  it('a pipe or a device where a file is expected', function()
+    local pipe = folder .. '/pipe'
+    os.execute('mkfifo ' .. pipe)
+    for _, data in ipairs { pipe, folder .. '/p*' } do
+      assert.matches('data.read: cannot read .*/pipe: it is a pipe, not a file',
+                     refused(train { data = data }))
+    end
+    assert.matches('data.read: cannot read /dev/zero: it is a device',
+                   refused(train { data = '/dev/zero' }))
+    assert.matches('llama3: cannot read .*/pipe: it is a pipe', refused(train { config = pipe }))
+    assert.matches('llama3: cannot read /dev/zero: it is a device',
+                   refused(train { config = '/dev/zero' }))
+    assert.matches("/pipe: cannot be read: Not a directory", refused(program.shell(
+      ([[timeout 60 $P -e "require('ulysses').checkpoint.load('%s', {})"]]):format(pipe))))
+    os.remove(pipe)
+    assert.equal('', contents())
+  end)
+
+  it('a pipe among the files of a run', function()
+    train {}
+    local function refused_with(name, words)
+      local path = folder .. '/run/' .. name
+      os.rename(path, folder .. '/kept')
+      os.execute('mkfifo ' .. path)
+      local sentence = refused(program.shell(words)):gsub(folder:gsub('%W', '%%%0'), '$')
+      os.rename(folder .. '/kept', path)
+      return sentence
+    end
+    local again = ("timeout 60 $P recipes/llama3.lua steps=6 'config=%s/again'"):format(folder)
+    local file = io.open(folder .. '/again', 'w')
+    file:write((io.open(folder .. '/run/run.json'):read '*a'):match '"config": (%b{})')
+    file:close()
+    for _, name in ipairs { 'metrics.jsonl', 'samples.jsonl', 'lock' } do
+      assert.matches('%$/run/' .. name .. ': it is a pipe, not a file', refused_with(name, again))
+    end
+    local page = ('timeout 60 $P --report %s/run'):format(folder)
+    for _, name in ipairs { 'metrics.jsonl', 'samples.jsonl', 'run.json' } do
+      assert.matches('%$/run/' .. name .. ': it is a pipe, not a file', refused_with(name, page))
+    end
+    for _, name in ipairs { 'manifest.json', 'model.safetensors', 'trainer_state.json' } do
+      os.execute(('cd %s && cp -r run kept'):format(folder))
+      local path = folder .. '/run/step-4/' .. name
+      os.execute(('test -e %s && rm %s && mkfifo %s'):format(path, path, path))
+      local output, status = program.shell(again)
+      assert.equal(0, status, output)
+      assert.matches(name .. ': it is a pipe, not a file', output)
+      assert.matches('at step 2 of 6', output)
+      os.execute(('cd %s && rm -r run && mv kept run'):format(folder))
+    end
   end)
 
   it('values that make no model or no batch', function()

@@ -216,6 +216,14 @@ describe('safetensors', function()
     same(ul.zeros(3, 2), file:get 'weight')
   end)
 
+  it('replaces files alone', function()
+    local path = path_of 'pipe'
+    os.execute('mkfifo ' .. path)
+    local _, refusal = pcall(safetensors.save, path, { x = ul.zeros(1) })
+    assert.equal(path .. ': cannot be replaced: it is no file', tostring(refusal))
+    assert.equal('pipe', require('ulysses.core').system.kind_of(path))
+  end)
+
   it('refuses what is no file of tensors', function()
     local _, sentence = safetensors.open(path_of 'nowhere')
     assert.equal(path_of 'nowhere' .. ': cannot be read: No such file or directory', sentence)

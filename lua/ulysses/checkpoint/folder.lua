@@ -19,9 +19,8 @@ function folder.find(dir)
   local list, sentence = core.folder_list(dir)
   local names, steps = {}, {}
   if not list then
-    local file, _, number = io.open(dir)
-    if file then file:close() end
-    if number == NO_SUCH_FILE then return names, steps end
+    local code = not core.system.kind_of(dir) and select(3, io.open(dir))
+    if code == NO_SUCH_FILE then return names, steps end
     return nil, sentence
   end
   for _, name in ipairs(list) do

@@ -5,10 +5,13 @@
 -- written last, and holds a hash of itself.
 local core = require 'ulysses.core'
 local json = require 'ulysses.json'
+local open_file = require 'ulysses.open_file'
 
 local manifest = {}
 
 local FORMAT, VERSION, NAME = 'ulysses checkpoint', 1, 'manifest.json'
+
+local NO_SUCH_FILE = 2
 
 --- How a tensor that is whole in one file is listed.
 ---@param tensor Tensor
@@ -45,13 +48,11 @@ end
 
 --- Whether the folder may be a checkpoint.
 function manifest.exists(folder)
-  local file = io.open(folder .. '/' .. NAME, 'rb')
-  if file then file:close() end
-  return file ~= nil
+  return core.system.kind_of(folder .. '/' .. NAME) ~= nil
 end
 
 local function read_text(path)
-  local file, sentence = io.open(path, 'rb')
+  local file, sentence = open_file(path, 'rb')
   if not file then return nil, (sentence:gsub('^.*: ', '')) end
   local text = file:read '*a'
   file:close()
@@ -90,9 +91,10 @@ function manifest.read(folder)
 end
 
 local function size_of(path)
-  local file = io.open(path, 'rb')
-  local size = file and file:seek 'end'
-  if file then file:close() end
+  local file, why, code = open_file(path, 'rb')
+  if not file then return nil, code == NO_SUCH_FILE and 'is missing' or why:gsub('^.*: ', '') end
+  local size = file:seek 'end'
+  file:close()
   return size
 end
 
@@ -100,8 +102,8 @@ end
 ---@return boolean|nil ok, string? sentence
 function manifest.check_sizes(folder, content)
   for name, listed in pairs(content.files) do
-    local size = size_of(folder .. '/' .. name)
-    if not size then return nil, name .. ': is missing' end
+    local size, why = size_of(folder .. '/' .. name)
+    if not size then return nil, ('%s: %s'):format(name, why) end
     if size ~= listed.bytes then
       return nil, ('%s: is %d bytes long, and %d were written'):format(name, size, listed.bytes)
     end

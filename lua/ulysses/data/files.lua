@@ -1,6 +1,8 @@
 -- files.lua - finds the files that a name or a pattern stands for, and reads their bytes.
 local ffi = require 'ffi'
 local buffer = require 'string.buffer'
+local core = require 'ulysses.core'
+local open_file = require 'ulysses.open_file'
 local refuse = require 'ulysses.refuse'
 local suggest = require 'ulysses.suggest'
 
@@ -12,7 +14,7 @@ size_t fread(void *to, size_t size, size_t n, void *file);
 ]]
 
 local CHUNK = 2 ^ 16
-local IS_DIRECTORY = 21 -- EISDIR
+local NO_SUCH_FILE = 2 -- ENOENT
 
 -- For sh: nothing in it is special any more, or nothing but what patterns are made of.
 local function quote(path) return "'" .. path:gsub("'", "'\\''") .. "'" end
@@ -41,24 +43,26 @@ local function refuse_missing(path)
   refuse("data.read: no file '%s'%s", path, suggest(name, names))
 end
 
+-- Whether there is such a file; refuses one that is there and cannot be read.
+local function can_be_read(path)
+  local file, why, code = open_file(path, 'rb')
+  if file then file:close() end
+  if not file and code ~= NO_SUCH_FILE then refuse('data.read: cannot read %s', why) end
+  return file ~= nil
+end
+
 --- The files a pattern (docs/*.md) or a name stands for, sorted. Refuses what stands for none.
 ---@param pattern string
 ---@return string[]
 local function find(pattern)
   if pattern:sub(1, 2) == '~/' then pattern = (os.getenv 'HOME' or '~') .. pattern:sub(2) end
-  local file, why, code = io.open(pattern, 'rb')
-  if file then
-    local _, _, failure = file:read(0)
-    file:close()
-    if failure == IS_DIRECTORY then
-      refuse("data.read: '%s' is a folder; its files are %s/*", pattern, (pattern:gsub('/+$', '')))
-    end
-    return { pattern }
+  if core.system.kind_of(pattern) == 'folder' then
+    refuse("data.read: '%s' is a folder; its files are %s/*", pattern, (pattern:gsub('/+$', '')))
   end
-  if code ~= 2 then refuse('data.read: cannot read %s', why) end -- all but ENOENT
+  if can_be_read(pattern) then return { pattern } end
   local files = {}
   for _, name in ipairs(pattern:find '[*?[]' and list(pattern) or {}) do
-    if not name:match '/$' then files[#files + 1] = name end
+    if not name:match '/$' and can_be_read(name) then files[#files + 1] = name end
   end
   if #files == 0 then refuse_missing(pattern) end
   return files
@@ -89,7 +93,7 @@ end
 ---@param path string
 ---@return userdata a string.buffer
 local function read(path)
-  local file, why = io.open(path, 'rb')
+  local file, why = open_file(path, 'rb')
   if not file then refuse('data.read: cannot read %s', why) end
   local bytes = buffer.new()
   if path:match '%.gz$' then

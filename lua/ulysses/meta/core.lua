@@ -153,6 +153,11 @@ function system.columns() end
 ---@return string? sentence
 function system.cut_file(path, bytes) end
 
+--- What lies at a path, links followed; nil where there is nothing.
+---@param path string
+---@return 'file'|'folder'|'pipe'|'socket'|'device'|nil
+function system.kind_of(path) end
+
 --- Locks a file against other processes: a lock with :release(); false and the holder's process id
 --- where another process has it; nil and why the file cannot be made.
 ---@param path string

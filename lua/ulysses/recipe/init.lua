@@ -1,6 +1,7 @@
 -- init.lua - ul.recipe: a table of settings, a way to override its leaves, and what trains.
 local raise = require 'ulysses.raise'
 local check_limits = require 'ulysses.recipe.limits'
+local open_file = require 'ulysses.open_file'
 local refuse = require 'ulysses.refuse'
 local source = require 'ulysses.recipe.source'
 local suggest = require 'ulysses.suggest'
@@ -212,7 +213,8 @@ end
 
 -- config=FILE: settings from a JSON file, such as an earlier run keeps.
 local function apply_file(self, cfg, path)
-  local file, why = io.open(path)
+  local open = path:find '^/dev/fd/' and io.open or open_file -- config=<(a command) of a shell
+  local file, why = open(path, 'r')
   if not file then refuse('%s: cannot read %s', self.name, why) end
   local text = file:read '*a' or ''
   file:close()
