@@ -20,7 +20,7 @@ bench: all
 	@$(BUILD)/ulysses-lua tests/bench/run.lua
 
 train: all
-	@$(BUILD)/ulysses-lua recipes/llama3.lua
+	@$(BUILD)/ulysses-lua --ranks 2 recipes/llama3.lua sp=2
 
 install: build
 	@cmake --install $(BUILD)
