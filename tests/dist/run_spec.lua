@@ -5,6 +5,7 @@ local core = require 'ulysses.core'
 local json = require 'ulysses.json'
 local metrics = require 'ulysses.metrics'
 local recipe = require 'recipes.llama3'
+local whole = require 'ulysses.checkpoint.whole'
 
 local STEPS = 20
 
@@ -47,16 +48,19 @@ local function train(mesh, given)
   return { run = run, losses = run.losses, norms = norms, model = model, optim = optim }
 end
 
--- sp and dp that so many ranks may have.
+-- What so many ranks may share: sequences, rows (three ways at most), weights.
 local function meshes(P)
   local list = {}
   for sp = 1, P do
     if P % sp == 0 and P / sp <= 3 then list[#list + 1] = ul.mesh { sp = sp } end
   end
+  if P % 2 == 0 then list[#list + 1] = ul.mesh { sp = P / 2, tp = 2 } end
   return list
 end
 
-local function name_of(mesh) return ('sp %d, dp %d'):format(mesh.sizes.ulysses, mesh.sizes.dp) end
+local function name_of(mesh)
+  return ('sp %d, dp %d, tp %d'):format(mesh.sizes.ulysses, mesh.sizes.dp, mesh.sizes.tp)
+end
 
 local function near(a, b, limit, what)
   assert(math.abs(a - b) <= limit, ('%s: %.9g, not %.9g'):format(what, a, b))
@@ -70,9 +74,10 @@ local function compare(mine, reference, limit, what)
       near(mine.norms[step], reference.norms[step], limit, what .. ', norm ' .. step)
     end
   end
-  for name, parameter in reference.model:named_parameters() do
-    local gap = (mine.model:state()[name]:detach() - parameter:detach()):abs():max():item()
-    assert(gap <= limit, ('%s: %s differs by %g'):format(what, name, gap))
+  local others = whole.of_model(reference.model)
+  for i, one in ipairs(whole.of_model(mine.model)) do
+    local gap = (whole.gather(one) - others[i].tensor):detach():abs():max():item()
+    assert(gap <= limit, ('%s: %s differs by %g'):format(what, one.name, gap))
   end
 end
 
@@ -89,8 +94,9 @@ end
 
 local function weights(model)
   local list = {}
-  for _, parameter in model:named_parameters() do
-    for _, value in ipairs(parameter:detach():reshape(-1):tolist()) do list[#list + 1] = value end
+  for _, one in ipairs(whole.of_model(model)) do
+    local values = whole.gather(one):detach():reshape(-1):tolist()
+    for _, value in ipairs(values) do list[#list + 1] = value end
   end
   return list
 end
