@@ -92,6 +92,19 @@ static int free_now(lua_State *L)
     return 0;
 }
 
+/* swap(a, b): each is the tensor that the other was, wherever it is held */
+static int swap(lua_State *L)
+{
+    host_arguments(L, "swap", 2);
+    host_tensor(L, 1, "swap");
+    host_tensor(L, 2, "swap");
+    host_box *a = host_to_box(L, 1), *b = host_to_box(L, 2);
+    ul_tensor *t = a->t;
+    a->t = b->t;
+    b->t = t;
+    return 0;
+}
+
 /* ---- what it is ---- */
 
 static int size(lua_State *L)
@@ -404,6 +417,7 @@ const host_function host_fields[] = {
     {"is_contiguous", is_contiguous, NULL, HOST_METHOD},
     {"is_tensor", is_tensor, NULL, HOST_MODULE},
     {"is_alive", is_alive, NULL, HOST_MODULE},
+    {"swap", swap, NULL, HOST_MODULE},
     {"keep", keep, NULL, HOST_METHOD},
     {"free", free_now, NULL, HOST_METHOD},
     {"item", item, NULL, HOST_METHOD},

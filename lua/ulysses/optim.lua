@@ -52,6 +52,18 @@ local function gradients(self)
   return list
 end
 
+-- The state of a parameter goes with its dtype and device.
+local function complete(self)
+  for _, entry in ipairs(self.entries) do
+    local parameter = entry.parameter
+    if parameter:dtype() ~= entry.dtype or parameter:device() ~= entry.device then
+      raise("optim: '%s' was cast or moved by :to() after the optimizer was made; make it "
+            .. 'afterwards', entry.name)
+    end
+  end
+  sum_gradients(self)
+end
+
 -- The group whose ranks hold parts of weights; nil where all weights are whole.
 local function sharing_group(self)
   for _, entry in ipairs(self.entries) do
@@ -89,7 +101,7 @@ end
 ---@param max_norm number
 ---@return number
 function Optimizer:clip(max_norm)
-  sum_gradients(self)
+  complete(self)
   self.clipped = ul.scope(clip, self, max_norm)
   return self.clipped
 end
@@ -97,7 +109,7 @@ end
 --- The norm of all gradients as one vector, over all ranks of a mesh together.
 ---@return number
 function Optimizer:norm()
-  sum_gradients(self)
+  complete(self)
   return ul.scope(function()
     local group = sharing_group(self)
     return group and norm_of_wholes(self, group) or ul.global_norm(gradients(self))
@@ -130,10 +142,9 @@ end
 --- Moves every parameter that has a gradient, and clears the gradients; Ctrl-C comes before or
 --- after that. Where a gradient or the loss is not finite nothing moves, and optim.skipped is true.
 function Optimizer:step()
-  sum_gradients(self)
+  complete(self)
   if not has_gradient(self) then
-    raise('optim:step: no parameter has a gradient; was there no backward, or was the model cast '
-          .. 'or moved by :to() after its optimizer was made?')
+    raise 'optim:step: no parameter has a gradient; was there no backward?'
   end
   self.skipped = not is_sound(self)
   if self.skipped then return self:zero_grad() end
@@ -180,6 +191,7 @@ end
 local function optimizer(entries, fields)
   fields.entries, fields.steps, fields.skipped = entries, 0, false
   for _, entry in ipairs(entries) do
+    entry.dtype, entry.device = entry.parameter:dtype(), entry.parameter:device()
     if entry.parameter.requires_grad then fields:start(entry) end
   end
   return setmetatable(fields, Optimizer)

@@ -151,9 +151,10 @@ describe('training', function()
         optim:step()
       end
     end, 'reported no loss in step 1; its forward must return batch:mean')
-    model:to 'bf16' -- what the optimizer has is no part of the model any more
-    model:logits(rows(8, 1, text):at(1).inputs):sum():backward()
     assert.error_matches(function() optim:step() end, 'no parameter has a gradient')
+    model:to 'bf16'
+    model:logits(rows(8, 1, text):at(1).inputs):sum():backward()
+    assert.error_matches(function() optim:step() end, 'was cast or moved by :to%(%)')
   end)
 
   it('records a step whole, whatever is asked of the run before its update', function()

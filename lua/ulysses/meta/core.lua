@@ -16,6 +16,11 @@ function core.library(folder) end
 ---@return boolean
 function core.is_alive(x) end
 
+--- Makes each the tensor that the other was, wherever it is held.
+---@param a Tensor
+---@param b Tensor
+function core.swap(a, b) end
+
 --- How many backward passes have begun so far.
 ---@return integer
 function core.backward_passes() end

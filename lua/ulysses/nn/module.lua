@@ -1,4 +1,5 @@
 -- module.lua - nn.class: objects that own parameters, in the order in which these were assigned.
+local core = require 'ulysses.core'
 local ul = require 'ulysses'
 local hash = require 'ulysses.hash'
 local options = require 'ulysses.options'
@@ -217,8 +218,19 @@ Module.training = true
 
 local floats = { f32 = true, bf16 = true, f64 = true }
 
+-- What was there before is free at once, but for what views and the tape still need of it.
+local function convert(tensor, dtype, device)
+  local plain = tensor:detach()
+  local new = plain:to({ dtype = dtype, device = device })
+    :requires_grad_(tensor.requires_grad and tensor.is_leaf)
+  core.swap(tensor, new)
+  new:free()
+  plain:free()
+end
+
 --- Casts every parameter to a dtype ('bf16'), or moves all tensors to a device ('meta'), or both
---- ({ dtype =, device = }), in place; tied ones stay tied. An optimizer is made after it.
+--- ({ dtype =, device = }), in place: they are the same tensors elsewhere too, as in another module
+--- that has them. Gradients are dropped. An optimizer is made after it.
 ---@param target string|{ dtype: string?, device: string? }
 function Module:to(target)
   if type(target) == 'string' then
@@ -228,7 +240,6 @@ function Module:to(target)
   if read.dtype and not floats[read.dtype] then
     raise('to: parameters are f32, bf16 or f64, not %s', tostring(read.dtype))
   end
-  local moved = {}
   walk(self, function(module)
     for _, field in ipairs(rawget(module, NAMES)) do
       local value = rawget(module, FIELDS)[field]
@@ -236,9 +247,7 @@ function Module:to(target)
         local dtype = rawget(module, PARAMETERS)[field] and read.dtype or value:dtype()
         local device = read.device or value:device()
         if value:dtype() ~= dtype or value:device() ~= device then
-          moved[value] = moved[value] or value:detach():to({ dtype = dtype, device = device })
-            :requires_grad_(value.requires_grad and value.is_leaf)
-          module[field] = moved[value]
+          convert(value, dtype, device)
         end
       end
     end
