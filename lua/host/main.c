@@ -1,4 +1,5 @@
 /* main.c - the program ulysses-lua: luajit's command line, and where require finds ulysses. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -242,7 +243,7 @@ static int options(lua_State *L, char **argv, int *at, int *did_something, int *
 {
     for (; argv[*at] && argv[*at][0] == '-' && argv[*at][1]; ++*at) {
         const char *option = argv[*at];
-        if (!strcmp(option, "-h") || !strcmp(option, "--help")) return fputs(usage, stdout) < 0;
+        if (!strcmp(option, "-h") || !strcmp(option, "--help")) return fputs(usage, stdout), 0;
         if (!strcmp(option, "-v") || !strcmp(option, "--version")) return print_version(L);
         if (!strcmp(option, "--threads")) {
             if (set_threads(L, argv[++*at])) return 1;
@@ -340,9 +341,21 @@ static void open_standard_files(void)
     if (fd >= 0) close(fd);
 }
 
+/* print() never fails: that the disk is full is found here, however the program ends. */
+static void check_output(void)
+{
+    int failed = ferror(stdout);
+    errno = 0;
+    if (fflush(stdout) == 0 && !failed) return;
+    ranks_complain("cannot write to standard output%s%s", errno ? ": " : "",
+                   errno ? strerror(errno) : "");
+    _exit(1);
+}
+
 int main(int argc, char **argv)
 {
     open_standard_files();
+    atexit(check_output);
     int status = ranks_start(argv);
     if (status >= 0) return status;
     for (argc = 0; argv[argc];) argc++; /* some may have been taken out */

@@ -1,10 +1,12 @@
 /* signal.c - core.signals: Ctrl-C and SIGTERM, as a note to poll for or as an error in Lua.
  *
  * Nothing is installed until someone asks. watch() notes both signals, so that a training loop ends
- * between two steps. The prompt asks for more: there Ctrl-C is the error 'interrupted!' in the code
- * that runs. It comes by a hook that fires at the next call, return or instruction that the
- * interpreter executes. Compiled loops never look at hooks, so what is typed at the prompt is not
- * compiled; calls of C that block return early, since nothing is restarted.
+ * between two steps; SIGHUP, of a terminal that is gone, is like SIGTERM, and SIGPIPE comes to
+ * nothing: system.c tells that nobody reads any more. The prompt asks for more: there Ctrl-C is the
+ * error 'interrupted!' in the code that runs. It comes by a hook that fires at the next call,
+ * return or instruction that the interpreter executes. Compiled loops never look at hooks, so what
+ * is typed at the prompt is not compiled; calls of C that block return early, since nothing is
+ * restarted.
  *
  *   presses   watched                           at the prompt
  *   first     noted                             the error
@@ -104,7 +106,9 @@ static void on_signal(int number)
     int kept = errno;
     if (!pthread_equal(pthread_self(), thread)) { /* the wait to be cut short is the other's */
         pthread_kill(thread, number);
-    } else if (number == SIGTERM) {
+    } else if (number == SIGPIPE) {
+        return;
+    } else if (number == SIGTERM || number == SIGHUP) {
         terminated = 1;
     } else if (host_remote_is_open()) {
         on_press_of_front();
@@ -125,7 +129,7 @@ static void on_signal(int number)
 static struct {
     int number, installed;
     struct sigaction before;
-} handlers[] = {{.number = SIGINT}, {.number = SIGTERM}};
+} handlers[] = {{.number = SIGINT}, {.number = SIGTERM}, {.number = SIGHUP}, {.number = SIGPIPE}};
 
 /* Handles signal i from now on, or no longer. */
 static void handle(int i, int wanted)
@@ -154,7 +158,7 @@ static void update(lua_State *L)
         talks = isatty(STDERR_FILENO);
     }
     handle(0, watching || raising);
-    handle(1, watching > 0);
+    for (int i = 1; i < 4; i++) handle(i, watching > 0);
 }
 
 /* Forgets what has been noted. */
@@ -242,8 +246,7 @@ static int close_signals(lua_State *L)
 {
     (void)L;
     watching = raising = held = 0;
-    handle(0, 0);
-    handle(1, 0);
+    for (int i = 0; i < 4; i++) handle(i, 0);
     state = NULL;
     return 0;
 }

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,6 +45,17 @@ static int columns(lua_State *L)
     if (!isatty(STDOUT_FILENO) || (front && !strcmp(front, "0"))) return 0;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0) size.ws_col = 80;
     lua_pushinteger(L, size.ws_col);
+    return 1;
+}
+
+/* is_unread() -> whether output was lost because no program reads the pipe any more */
+static int is_unread(lua_State *L)
+{
+    struct stat status;
+    struct pollfd output = {.fd = STDOUT_FILENO};
+    lua_pushboolean(L, ferror(stdout) && fstat(STDOUT_FILENO, &status) == 0 &&
+                           (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode)) &&
+                           poll(&output, 1, 0) == 1);
     return 1;
 }
 
@@ -126,9 +138,14 @@ static int lock(lua_State *L)
 /* core.system, core.version */
 void host_open_system(lua_State *L, int core)
 {
-    static const luaL_Reg functions[] = {
-        {"now", now},         {"clock", monotonic}, {"columns", columns}, {"cut_file", cut_file},
-        {"kind_of", kind_of}, {"lock", lock},       {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"now", now},
+                                         {"clock", monotonic},
+                                         {"columns", columns},
+                                         {"cut_file", cut_file},
+                                         {"is_unread", is_unread},
+                                         {"kind_of", kind_of},
+                                         {"lock", lock},
+                                         {NULL, NULL}};
     lua_newtable(L);
     luaL_register(L, NULL, functions);
     lua_setfield(L, core, "system");

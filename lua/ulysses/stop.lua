@@ -60,6 +60,7 @@ local urgency = { 'interrupt', 'terminate', interrupt = 1, terminate = 2 }
 
 local function pending(run)
   local what = run.watched and core.signals.pending()
+  if run.watched and what ~= 'terminate' and core.system.is_unread() then what = 'terminate' end
   if not run.group then return what end
   return urgency[agree.most(run.group, urgency[what] or 0, 'signals after step ' .. run.step)]
 end
@@ -75,21 +76,22 @@ local function save_and_leave(run, what)
   local path = run:save_now()
   if agree.is_first(run.group) then
     log.leave()
-    local done = ('%s after step %d of %d'):format(
-      what == 'terminate' and 'terminated' or 'interrupted', run.step, run.last)
-    if path then
-      log.say('%s; saved %s, and the same command goes on from there', done, path)
-    else
-      log.say('%s; nothing is saved', done)
-    end
+    local unread = core.system.is_unread()
+    local done = unread and 'standard output is no longer read: stopped'
+      or what == 'terminate' and 'terminated' or 'interrupted'
+    local sentence = ('%s after step %d of %d; %s'):format(
+      done, run.step, run.last,
+      path and ('saved %s, and the same command goes on from there'):format(path)
+        or 'nothing is saved')
+    if unread then io.stderr:write(sentence, '\n') else log.say('%s', sentence) end
   end
   -- A signal that reaches this rank later than others must find it watched: the state stays open.
   os.exit(what == 'terminate' and 0 or INTERRUPTED, not run.group)
 end
 
---- Does what a signal has asked for meanwhile. SIGTERM saves and ends the program; Ctrl-C opens the
---- prompt where there is one, else it does the same. Neither before the step at work is taken. All
---- ranks come here together.
+--- Does what a signal has asked for meanwhile. SIGTERM saves and ends the program, as does an
+--- output that nobody reads any more; Ctrl-C opens the prompt where there is one, else it does the
+--- same. Neither before the step at work is taken. All ranks come here together.
 ---@param run Run
 function stop.where_asked_to(run)
   local what = pending(run)

@@ -62,6 +62,27 @@ describe('ulysses-lua', function()
     assert.equal('7\n', (shell "echo 'print(7)' | $P"))
   end)
 
+  it('fails where what it prints is lost', function()
+    local complaint = 'ulysses-lua: cannot write to standard output'
+    assert.same({ complaint .. ': No space left on device\n', 1 },
+                { shell '$P -e "print(1)" >/dev/full' })
+    for _, words in ipairs {
+      '-e "print(1) os.exit(0)"', '-e "print(1) os.exit(0, true)"', '--help',
+      '--version', '-e "for i = 1, 1e5 do print(i) end"', '-e "io.write(1) io.flush()"',
+      'recipes/llama3.lua --help', '-e "print(1) error()"',
+    } do
+      local output, status = shell('$P ' .. words .. ' >/dev/full')
+      assert.same({ complaint, 1 }, { output:match '^[^\n:]+:[^\n:]+', status })
+      assert.equal(1, select(2, output:gsub('\n', '')))
+    end
+    assert.same({ '', 0 }, { shell '$P -e "local x" >/dev/full' })
+    assert.same({ '', 0 }, { shell '$P -e "print(1)" >&-' })
+    assert.same({ '1\n2\n', 0 }, { shell '$P -e "for i = 1, 1e6 do print(i) end" | head -n 2' })
+    assert.matches('cannot write to standard output', (shell [[
+      trap '' PIPE; $P -e 'for i = 1, 1e6 do print(i) end' | head -n 1
+    ]]))
+  end)
+
   it('takes the options of luajit, and its own', function()
     assert.equal('1\n2\n', (shell "$P -e 'print(1)' -e 'print(2)'"))
     assert.equal('false\n', (shell "$P -joff -e 'print((jit.status()))'"))

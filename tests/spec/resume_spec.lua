@@ -219,6 +219,32 @@ describe('a run', function()
     end]]):format(name)
   end
 
+  it('is saved where its output is no longer read, or its terminal is gone', function()
+    local prints = 's.then_do = function(step) print(step) io.flush() os.execute "sleep 0.01" end'
+    local output = program.shell(('(%s; echo "exit $?" >&2) | head -n 3'):format(
+      command('unread', prints)))
+    local step = tonumber(output:match 'stopped after step (%d+) of 40')
+    assert.is_true(step and step < 40, output)
+    assert.matches(('standard output is no longer read: stopped after step %d of 40; saved '
+                    .. '%s/unread/step%%-%d, and the same command goes on from there\n'):format(
+                      step, folder:gsub('%W', '%%%0'), step), output)
+    assert.matches('exit 1', output)
+    run 'unread'
+    assert.same(undisturbed, state_of 'unread')
+    local status
+    output, status = run('hung', on_signal 'HUP')
+    assert.equal(0, status)
+    assert.matches('^terminated after step 4 of 40; saved', output)
+  end)
+
+  it('goes on where its output is lost, and fails in the end', function()
+    local output, status = program.shell(
+      command('lost', 's.then_do = function(step) print(step) end') .. ' >/dev/full')
+    assert.equal(1, status)
+    assert.matches('^ulysses%-lua: cannot write to standard output[^\n]*\n$', output)
+    assert.same(undisturbed, state_of 'lost')
+  end)
+
   it('saves at Ctrl-C where there is no prompt', function()
     local output, status = run('stopped', on_signal 'INT')
     assert.equal(130, status)

@@ -151,6 +151,10 @@ function system.clock() end
 ---@return integer?
 function system.columns() end
 
+--- Whether output was lost because no program reads the pipe any more that it goes to.
+---@return boolean
+function system.is_unread() end
+
 --- Cuts a file to so many bytes.
 ---@param path string
 ---@param bytes integer
@@ -175,8 +179,8 @@ core.system = system
 ---@class signals
 local signals = {}
 
---- SIGTERM and SIGINT are noted from now on instead of ending the program, until as many calls with
---- false; the third Ctrl-C ends it nevertheless.
+--- SIGTERM, SIGHUP and SIGINT are noted from now on instead of ending the program, until as many
+--- calls with false; the third Ctrl-C ends it nevertheless.
 ---@param on boolean
 function signals.watch(on) end
 
