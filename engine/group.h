@@ -136,6 +136,10 @@ int64_t ul_share(int64_t *first, int64_t n, int size, int rank);
 int ul_all_to_all(ul_tensor **y, ul_tensor *x, ul_group *group, int split, int cat,
                   const int64_t *sizes);
 
+/* x[r], of any shape and dtype, goes to rank r; y[r] is what r has sent. n: as many as ranks. y is
+ * NULL where it fails. (op/lists.c) */
+int ul_all_to_all_list(ul_tensor **y, ul_tensor *const *x, int n, ul_group *group);
+
 /* How many of `heads` query heads rank has, and the *first: from rank heads / size on, rounded
  * down. kv_heads not 0: the same of the kv heads that these read (head h: h kv_heads / heads), of
  * which some may be needed by several ranks.

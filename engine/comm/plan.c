@@ -13,6 +13,13 @@ static int all_gather(ul_group *g, const ul_pieces *all, const void *mine)
     return UL_OK;
 }
 
+static int all_to_all(ul_group *g, const ul_pieces *to, const ul_pieces *from)
+{
+    for (int r = 0; r < g->size; r++)
+        memcpy(to->data + to->at[r], from->data + from->at[g->rank], (size_t)to->bytes[r]);
+    return UL_OK;
+}
+
 /* Takes no memory, as that of Open MPI. */
 static int exchange(ul_group *g, const ul_cut *to, const ul_cut *from, int n)
 {
@@ -42,6 +49,7 @@ static void end(int status) { (void)status; }
 
 const ul_comm ul__plan = {.name = "plan",
                           .all_gather = all_gather,
+                          .all_to_all = all_to_all,
                           .exchange = exchange,
                           .barrier = barrier,
                           .split = split,

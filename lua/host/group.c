@@ -192,8 +192,7 @@ static int all_reduce_(lua_State *L)
     return 1;
 }
 
-/* The dim that an option names, from 0; `fallback` is counted from 1. */
-static int dim_option(lua_State *L, const char *op, const char *name, int fallback)
+int host_dim_option(lua_State *L, const char *op, const char *name, int fallback)
 {
     int64_t dim = host_option_integer(L, 3, op, name, fallback);
     return host_dim(L, op, dim, ul_tensor_ndim(host_tensor(L, 2, op)));
@@ -223,7 +222,7 @@ static int all_gather(lua_State *L)
     host_arguments(L, op, 3);
     host_options(L, 3, op, known, 0);
     ul_group *g = host_to_group(L);
-    int dim = dim_option(L, op, "dim", 1);
+    int dim = host_dim_option(L, op, "dim", 1);
     host_box *y = host_new(L);
     host_check(L, ul_all_gather(&y->t, host_tensor(L, 2, op), g, dim));
     return 1;
@@ -237,7 +236,7 @@ static int reduce_scatter(lua_State *L)
     host_arguments(L, op, 3);
     host_options(L, 3, op, known, 0);
     ul_group *g = host_to_group(L);
-    int dim = dim_option(L, op, "dim", 1);
+    int dim = host_dim_option(L, op, "dim", 1);
     int64_t *sizes = host_sizes_option(L, op, "sizes", g);
     host_box *y = host_new(L);
     host_check(L, ul_reduce_scatter(&y->t, host_tensor(L, 2, op), g, dim, sizes));
@@ -269,21 +268,6 @@ static int gather_linear(lua_State *L)
     host_check(L, ul_gather_linear(y, x, w, n, g, at, keep));
     for (int i = 0; i < n; i++) boxes[i]->t = y[i];
     return n;
-}
-
-/* g:all_to_all(x, { split = 1, cat = 1, sizes = list }) */
-static int all_to_all(lua_State *L)
-{
-    static const char *const known[] = {"split", "cat", "sizes", NULL};
-    const char *op = "all_to_all";
-    host_arguments(L, op, 3);
-    host_options(L, 3, op, known, 0);
-    ul_group *g = host_to_group(L);
-    int split_dim = dim_option(L, op, "split", 1), cat_dim = dim_option(L, op, "cat", 1);
-    int64_t *sizes = host_sizes_option(L, op, "sizes", g);
-    host_box *y = host_new(L);
-    host_check(L, ul_all_to_all(&y->t, host_tensor(L, 2, op), g, split_dim, cat_dim, sizes));
-    return 1;
 }
 
 /* A rank, counted from 0. */
@@ -430,7 +414,7 @@ void host_open_group(lua_State *L)
                                        {"all_gather", all_gather},
                                        {"reduce_scatter", reduce_scatter},
                                        {"gather_linear", gather_linear},
-                                       {"all_to_all", all_to_all},
+                                       {"all_to_all", host_all_to_all},
                                        {"shard_heads", host_shard_heads},
                                        {"shard_tokens", host_shard_tokens},
                                        {"head_share", host_head_share},

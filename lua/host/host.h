@@ -174,12 +174,15 @@ const char *host_path(lua_State *L, int i, const char *op);
 /* safetensors.c: the metatable of open files */
 void host_open_safetensors(lua_State *L);
 /* group.c: the metatable of groups; the group that a method is called on; an option, of the table
- * at 3, that lists a number for each rank, in a userdata that is pushed, or NULL
+ * at 3, that lists a number for each rank, in a userdata that is pushed, or NULL; the dim, from 0,
+ * that one names, of the tensor at 2: `fallback` is counted from 1
  */
 void host_open_group(lua_State *L);
 ul_group *host_to_group(lua_State *L);
 int64_t *host_sizes_option(lua_State *L, const char *op, const char *name, const ul_group *g);
+int host_dim_option(lua_State *L, const char *op, const char *name, int fallback);
 /* shard.c: methods of groups */
+int host_all_to_all(lua_State *L);
 int host_shard_heads(lua_State *L);
 int host_shard_tokens(lua_State *L);
 int host_head_share(lua_State *L);

@@ -1,4 +1,4 @@
-/* shard.c - methods of groups: tokens for heads and back. */
+/* shard.c - methods of groups: exchanges, tokens for heads and back. */
 #include "host.h"
 
 /* Lists of tensors: those at 2, and as many that are to be made, in a list that is pushed. */
@@ -35,6 +35,27 @@ static int return_list(lua_State *L, const lists *l, int rc)
         lua_pop(L, 1);
     }
     if (!lua_istable(L, 2)) lua_rawgeti(L, -1, 1);
+    return 1;
+}
+
+/* g:all_to_all(x, { split = 1, cat = 1, sizes = list }), g:all_to_all { for each rank a tensor } */
+int host_all_to_all(lua_State *L)
+{
+    static const char *const known[] = {"split", "cat", "sizes", NULL};
+    const char *op = "all_to_all";
+    host_arguments(L, op, 3);
+    ul_group *g = host_to_group(L);
+    if (lua_istable(L, 2)) {
+        if (!lua_isnil(L, 3)) host_fail(L, "all_to_all: a list of tensors takes no options");
+        lists l = new_lists(L, op);
+        return return_list(L, &l, ul_all_to_all_list(l.y, l.x, l.n, g));
+    }
+    host_options(L, 3, op, known, 0);
+    int split_dim = host_dim_option(L, op, "split", 1);
+    int cat_dim = host_dim_option(L, op, "cat", 1);
+    int64_t *sizes = host_sizes_option(L, op, "sizes", g);
+    host_box *y = host_new(L);
+    host_check(L, ul_all_to_all(&y->t, host_tensor(L, 2, op), g, split_dim, cat_dim, sizes));
     return 1;
 }
 

@@ -196,6 +196,33 @@ local function values(test, g)
     local y = #want > 0 and ul.tensor(want) or ul.zeros { 0 }
     same(g:all_to_all(x, { sizes = sizes }), y, 'uneven')
   end)
+  test('all_to_all of a list, each tensor as it is', function()
+    local names = { 'f32', 'bf16', 'i64' }
+    local function from_to(from, to) -- all ranks know what all send
+      local dtype = names[(from + 2 * to) % 3 + 1]
+      local shape = to % 2 == 0 and { from + to } or { 2, from, to + 1 } -- empty ones too
+      return of_rank(10 * from + to, shape, dtype)
+    end
+    for _ = 1, 2 do
+      local list = g:all_to_all(all(g, function(to) return from_to(r, to) end))
+      assert(#list == P)
+      for from = 0, P - 1 do same(list[from + 1], from_to(from, r), 'from ' .. from) end
+    end
+    local turned = all(g, function(to) return of_rank(r + to, { 3, 4 }, 'f32'):t() end)
+    for from, y in ipairs(g:all_to_all(turned)) do
+      same(y, of_rank(from - 1 + r, { 3, 4 }, 'f32'):t():contiguous(), 'view')
+    end
+    local function refuses(words, ...)
+      local ok, message = pcall(g.all_to_all, g, ...)
+      assert(not ok and tostring(message):find(words, 1, true), tostring(message))
+    end
+    local one = ul.zeros { 1 }
+    local many = {}
+    for i = 1, P + 1 do many[i] = one end
+    refuses(('a list of %d tensors for %d ranks'):format(P + 1, P), many)
+    refuses('takes no options', all(g, function() return one end), { split = 1 })
+    refuses('element 1 of the list', { 5 })
+  end)
   test('send and recv around a ring', function()
     if P == 1 then return end
     local x = of_rank(r, { 5000 }, 'bf16')
@@ -238,6 +265,9 @@ local function groups(test, g)
       local x = ul.zeros({ 2, 3 * P, 4 * P }, { device = device }):requires_grad_(true)
       local y = world:all_to_all(x, { split = 3, cat = 2 })
       world:all_gather(y, { dim = 1 }):sum():backward()
+      local list = {}
+      for k = 1, P do list[k] = ul.zeros({ 5 }, { device = device }):requires_grad_(true) end
+      ul.cat(world:all_to_all(list), 1):sum():backward()
       world:broadcast_(ul.zeros({ 7 }, { device = device }))
       world:all_reduce(ul.zeros({ 12 * P }, { device = device }))
       return world:counts()
@@ -250,7 +280,7 @@ local function groups(test, g)
       assert(plan[kind].bytes == count.bytes and plan[kind].calls == count.calls, kind)
     end
     assert(kinds == 6, kinds)
-    assert(real.all_to_all.bytes == 2 * (P - 1) * 2 * 3 * P * 4 * 4)
+    assert(real.all_to_all.bytes == 2 * (P - 1) * (2 * 3 * P * 4 + 5) * 4)
   end)
 end
 
@@ -284,6 +314,29 @@ local function gradients(test, g)
     check_gradient(g, fresh(3, 2), function(x)
       return g:all_to_all((x * x):t(), { split = 2, cat = 2 })
     end, 'along one dim')
+  end)
+  test('gradients of all_to_all of lists', function()
+    check_gradient(g, fresh(g.size, r + 1), function(x)
+      local list = {}
+      for k = 1, g.size do list[k] = (x * x)[k] * k end
+      list = g:all_to_all(list)
+      if r == 0 then list[g.size] = list[1] end -- the last one reaches no loss there
+      return ul.cat(list, 1)
+    end, 'lists')
+    local whole, mixed, sum = {}, {}, ul.zeros({}, options)
+    for k = 1, g.size do -- numbers have no gradient, and what goes to this very rank is none
+      whole[k] = ul.ones({ 2 }, options):requires_grad_(true)
+      mixed[k] = (r + k) % 2 == 0 and ul.zeros({ 3 }, { dtype = 'i64' }) or whole[k] * 2
+    end
+    for _, y in ipairs(g:all_to_all(mixed)) do
+      if y:dtype() == 'f64' then sum = sum + y:sum() * (r + 1) end
+    end
+    sum:backward()
+    for k = 1, g.size do
+      if mixed[k]:dtype() == 'f64' then
+        same(whole[k].grad, ul.full({ 2 }, 2 * k, options), 'beside numbers')
+      end
+    end
   end)
   test('gradients add up where a value is used twice', function()
     check_gradient(g, fresh(3), function(x)

@@ -90,10 +90,12 @@ function Group:reduce_scatter(x, options) end
 function Group:gather_linear(x, weights, options) end
 
 --- Sends to each rank its part of x along `split`; the parts that arrive stand side by side along
---- `cat`.
----@param x Tensor
----@param options? { split: integer, cat: integer, sizes: integer[] } dims: 1; sizes: of the parts
----@return Tensor
+--- `cat`. Or, of a list with a tensor for each rank, of any shape and dtype: to each its own, and a
+--- list of what the ranks have sent.
+---@param x Tensor|Tensor[]
+---@param options? { split: integer, cat: integer, sizes: integer[] } dims: 1; sizes: of the parts;
+--- none for a list
+---@return Tensor|Tensor[] as x
 function Group:all_to_all(x, options) end
 
 --- This rank's heads of all tokens, [B, S, h, D], from all heads of its own tokens, [B, T, H, D].
