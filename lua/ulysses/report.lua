@@ -4,13 +4,10 @@ local chart = require 'ulysses.chart'
 local folder = require 'ulysses.folder'
 local json = require 'ulysses.json'
 local log = require 'ulysses.log'
-local metrics = require 'ulysses.metrics'
-local open_file = require 'ulysses.open_file'
-local refuse = require 'ulysses.refuse'
+local read_files = require 'ulysses.report_files'
 local style = require 'ulysses.report_style'
 
 local nan = 0 / 0
-local NO_SUCH_FILE = 2
 local escape = chart.escape
 
 -- The page shows so many samples, the latest, and so many rows of numbers.
@@ -19,14 +16,6 @@ local SAMPLES, ROWS = 12, 24
 -- ---- what there is ----
 
 local function number(value) return type(value) == 'number' and value or nan end
-
-local function read_json(path)
-  local file, why, code = open_file(path, 'rb')
-  if not file and code ~= NO_SUCH_FILE then refuse('cannot read %s', why) end
-  local value = file and json.decode(file:read '*a')
-  if file then file:close() end
-  return type(value) == 'table' and value or {}
-end
 
 -- The points of one name, and what stands at a step.
 local function series(steps, name, class, field)
@@ -73,17 +62,12 @@ local function evaluations(records)
 end
 
 local function read(dir)
-  local records, page = metrics.read(dir .. '/metrics.jsonl'), { steps = {}, skipped = {} }
-  for _, values in ipairs(records) do
-    if values.tokens then page.steps[#page.steps + 1] = values end
-    if values.skipped then page.skipped[#page.skipped + 1] = values.step end
+  local page = read_files(dir)
+  page.skipped = {}
+  for _, values in ipairs(page.records) do
+    if values.skipped == true then page.skipped[#page.skipped + 1] = values.step end
   end
-  if #page.steps == 0 then
-    refuse("report: '%s' holds no run: there is no step in %s/metrics.jsonl", dir, dir)
-  end
-  page.run = read_json(dir .. '/run.json')
-  page.samples = metrics.read_all(dir .. '/samples.jsonl')
-  page.evaluations = evaluations(records)
+  page.evaluations = evaluations(page.records)
   page.name = dir:gsub('/+$', ''):match '[^/]+$' or dir
   return page
 end

@@ -120,6 +120,79 @@ describe('report', function()
     for i = 2, #thin do assert.is_true(thin[i][1] > thin[i - 1][1]) end
   end)
 
+  local good = {
+    steps = 200, config = { lr = 1e-3, list = { 1, 2 } }, parameters = 3.2e6, dtype = 'f32',
+    machine = { cpu = 'Abacus', isa = 'avx2', threads = 4, peak_flops = 2e11 }, started = 1.7e9,
+    resumed = 3, version = '1', ranks = '2 ranks (sp 2)',
+  }
+
+  it('is refused where its files were changed by hand', function()
+    local function refusal()
+      local ok, problem = pcall(report.write, folder)
+      assert.is_false(ok)
+      return (tostring(problem):gsub(folder:gsub('%W', '%%%0'), '$'))
+    end
+    put_steps(3, function(values) if values.step == 2 then values.loss = 'low' end end)
+    assert.equal('report: $/metrics.jsonl: loss of step 2 is a string, not a number', refusal())
+    put_steps(3, function(values) if values.step == 3 then values.seconds = nil end end)
+    assert.equal('report: $/metrics.jsonl: seconds of step 3 are missing', refusal())
+    put_steps(3, function(values) values.lr = { 1 } end)
+    assert.equal('report: $/metrics.jsonl: lr of step 1 is a table, not a number', refusal())
+    put_steps(3)
+    put('run.json', '{ "steps": "many" }')
+    assert.equal('report: $/run.json: steps is a string, not a number', refusal())
+    put('run.json', '{ "machine": { "threads": true } }')
+    assert.equal('report: $/run.json: machine.threads is a boolean, not a number', refusal())
+    put('run.json', '{ "machine": 3 }')
+    assert.equal('report: $/run.json: machine is a number, not a table', refusal())
+    put('run.json', '{ "steps": 3, }')
+    assert.matches('^report: %$/run.json: line 1, column 15: ', refusal())
+    put('run.json', '3')
+    assert.equal('report: $/run.json: it holds no table', refusal())
+    put('run.json', '{ "steps": null, "machine": { "cpu": null, "peak_flops": null } }')
+    page()
+    put('samples.jsonl', '{"step":1,"prompt":["a"]}\n')
+    assert.equal('report: $/samples.jsonl: prompt of step 1 is a table, not a string', refusal())
+  end)
+
+  -- Other values in place of each of the good ones, one after the other.
+  it('is written or refused, whatever stands in its files', function()
+    local others = { 'x', true, {}, { 1 }, { a = 1 }, ul.json.null, -1, 0, 1.5, 1e300, -1e300 }
+    local function try()
+      local ok, problem = pcall(report.write, folder)
+      assert.is_true(ok or type(problem) == 'table', tostring(problem))
+    end
+    local function with_each(values, write)
+      for name, kept in pairs(values) do
+        for _, other in ipairs(others) do
+          values[name] = other
+          write()
+          try()
+        end
+        values[name] = kept
+      end
+    end
+    put_steps(3)
+    local function put_run() put('run.json', ul.json.encode(good)) end
+    with_each(good, put_run)
+    with_each(good.machine, put_run)
+    with_each(good.config, put_run)
+    put_run()
+    local lines = {
+      { step = 1, loss = 5, grad_norm = 1, lr = 1e-3, seconds = 1, tokens = 10, tokens_per_s = 10,
+        peak_bytes = 3e8, flops_per_s = 1e11, skipped = true },
+      { step = 2, loss = 5, grad_norm = 1, lr = 1e-3, seconds = 1, tokens = 10, tokens_per_s = 10,
+        peak_bytes = 3e8, flops_per_s = 1e11, eval_loss = 3, perplexity = 20 },
+    }
+    for _, line in ipairs(lines) do
+      with_each(line, function()
+        put('metrics.jsonl', ul.json.encode(lines[1]) .. '\n' .. ul.json.encode(lines[2]) .. '\n')
+      end)
+    end
+    local sample = { step = 1, prompt = 'a', text = 'b' }
+    with_each(sample, function() put('samples.jsonl', ul.json.encode(sample) .. '\n') end)
+  end)
+
   it('is refused where there is no run', function()
     for _, text in ipairs { '', 'x', '{"step":3,"eval_loss":1}\n' } do
       put('metrics.jsonl', text)
