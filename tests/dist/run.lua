@@ -18,10 +18,10 @@ local interpreter = arg[-1]
 local settings = 'OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UL_THREADS=1 '
   .. 'OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none '
 
---- Runs a Lua file on so many ranks; at most 90 seconds.
-local function ranks(n, environment, file)
-  return shell(('%s %s timeout -k 5 90 mpirun --oversubscribe -np %d %s %s'):format(
-    settings, environment, n, interpreter, file))
+--- Runs a Lua file on so many ranks, for so many seconds at most.
+local function ranks(n, environment, file, seconds)
+  return shell(('%s %s timeout -k 5 %d mpirun --oversubscribe -np %d %s %s'):format(
+    settings, environment, seconds, n, interpreter, file))
 end
 
 local function report(title, ok, output)
@@ -41,7 +41,7 @@ local function specs(n, environment)
     if name:find(pattern, 1, true) then list[#list + 1] = name end
   end
   local output, status = ranks(n, 'UL_COMM_CHECK=1 UL_COMM_TIMEOUT=20 ' .. environment,
-                               'tests/dist/rank.lua ' .. table.concat(list, ' '))
+                               'tests/dist/rank.lua ' .. table.concat(list, ' '), 300)
   local good, bad = output:match '(%d+) passed, (%d+) failed, 0 skipped'
   passed, failed = passed + (good or 0), failed + (bad or 1)
   if status ~= 0 or bad ~= '0' then
@@ -59,7 +59,7 @@ local function fault(case)
   file:close()
   local output, status
   if case.ranks then
-    output, status = ranks(case.ranks, case.environment or '', name)
+    output, status = ranks(case.ranks, case.environment or '', name, 90)
   else
     output, status = shell(('%s timeout -k 5 90 %s %s'):format(case.environment, interpreter, name))
   end
