@@ -93,6 +93,40 @@ describe('shared layers', function()
                    message(nn.RowLinear(4, 4, { group = g }), ul.ones(2)))
   end)
 
+  it('outlive each allocation that fails', function()
+    local g, live = ul.group(), function() return ul.memory('cpu').live end
+    local leaves = { ul.randn(2, 3, 4):transpose(1, 2), ul.randn(5, 4), ul.randn(4, 6):t() }
+    for _, leaf in ipairs(leaves) do leaf:requires_grad_() end
+    for _, keep in ipairs { false, true } do
+      local function step()
+        ul.scope(function()
+          local a, b = g:gather_linear(leaves[1], { leaves[2], leaves[3] }, { keep = keep })
+          ul.backward({ a, b }, { a:detach(), b:detach() })
+        end)
+      end
+      local function clear()
+        for _, leaf in ipairs(leaves) do leaf.grad = nil end
+        collectgarbage()
+        collectgarbage()
+      end
+      step()
+      clear()
+      local before, count = live(), ul.debug.allocations()
+      step()
+      count = ul.debug.allocations() - count
+      for n = 1, count do
+        clear()
+        ul.debug.fail_allocation(n)
+        local ok, problem = pcall(step)
+        ul.debug.fail_allocation(0)
+        assert.is_false(ok, ('allocation %d of %d'):format(n, count))
+        assert.matches('out of memory', tostring(problem))
+        clear()
+        assert.equal(before, live(), ('allocation %d of %d leaks'):format(n, count))
+      end
+    end
+  end)
+
   it('load wholes', function()
     local part = nn.RowLinear(5, 2, { group = of_rank(1, 2) })
     local whole = ul.randn(2, 5)
