@@ -136,6 +136,24 @@ local function layers(test, g)
       end
     end
   end)
+  test('a block that is run again in backward', function()
+    local c = { heads = 8, kv_heads = 8, D = 4, C = 12, ffn = 20 }
+    local model, x = make(g, c, 'f64'), slice(g, random(1, { 2, 13, 12 }, 'f64'))
+    local function gradients(f)
+      local mine = x:clone():requires_grad_(true)
+      f(mine):square():sum():backward()
+      local list = { mine.grad }
+      for _, parameter in model:named_parameters() do
+        list[#list + 1] = parameter.grad
+        parameter.grad = nil
+      end
+      return list
+    end
+    local want = gradients(model)
+    for i, got in ipairs(gradients(function(mine) return ul.recompute(model, mine) end)) do
+      assert(got:numel() == 0 or (got - want[i]):abs():max():item() < 1e-12)
+    end
+  end)
   test('tokens that are cut otherwise are refused', function()
     if P == 1 then return end
     local layer = nn.ColumnLinear(4, 2 * P, { group = g })
