@@ -1,8 +1,8 @@
 -- faults.lua - what goes wrong between ranks, and the words that each must end with: in bounded
 -- time, and never with exit status 0.
 
--- A run over all ranks; the code is called as f(run, rank) behind the second step.
-local function training(code)
+-- A run over all ranks of so many steps; the code is called as f(run, rank) behind the second one.
+local function training(code, steps)
   return [[
     local model = require('recipes.llama3').model({ vocab = 260, dim = 8, n_layers = 1,
       n_heads = 2, n_kv_heads = 1, ffn = 8, rope_theta = 500000, eps = 1e-5 }, ul.mesh())
@@ -10,10 +10,11 @@ local function training(code)
     local run = ul.run { model = model, optim = ul.optim.sgd(model), data = data:shard(ul.mesh()),
                          dir = arg[0] .. '.run', log_every = 0 }
     local function f(run, rank) ]] .. code .. [[ end
-    for step, batch in run:steps(3) do
+    local rank = ul.group().rank
+    for step, batch in run:steps(]] .. (steps or 3) .. [[) do
       model(batch):backward()
       run.optim:step()
-      if step == 2 then f(run, ul.group().rank) end
+      if step == 2 then f(run, rank) end
     end]]
 end
 
@@ -85,6 +86,12 @@ return {
   { name = 'an evaluation by one rank, looked for', ranks = 3, environment = 'UL_COMM_CHECK=1',
     'but rank 2 called barrier #', 'of run:eval, which all ranks must call',
     script = training 'if rank == 2 then run:eval(run.data) end' },
+  { name = 'a rank with fewer steps, looked for', ranks = 2, environment = 'UL_COMM_CHECK=1',
+    'but rank 1 called barrier #', 'of checkpoint.save, which all ranks must call',
+    script = training('', 'rank == 1 and 2 or 3') },
+  { name = 'a rank that leaves the loop', ranks = 2, environment = 'UL_COMM_TIMEOUT=2',
+    'rank 1 of 2 has waited', 'in the end of the script #',
+    script = training 'if rank == 1 then os.exit(0) end' },
   { name = 'a disk that takes longer than the deadline, in vain', ranks = 2,
     environment = 'UL_COMM_CHECK=1 UL_COMM_TIMEOUT=2', 'written on 0', 'written on 1', script = [[
       local rank = ul.group().rank

@@ -12,16 +12,16 @@ local folder
 -- A shell command for the recipe on two ranks, with the subfolder `name` for its run.
 local function command(name, more)
   return ('$P --ranks 2 recipes/llama3.lua sp=2 model.dim=16 model.n_layers=1 model.n_heads=2 '
-          .. 'model.n_kv_heads=1 model.ffn=16 seq_len=33 batch=1 steps=%d save_every=20 '
-          .. "data=recipes/llama3.lua sample=3 log_every=0 out='%s/%s' %s"):format(
-            STEPS, folder, name, more or '')
+          .. 'model.n_kv_heads=1 model.ffn=16 seq_len=33 batch=1 steps=%d save_every=20 sample=3 '
+          .. "log_every=0 out='%s/%s' %s"):format(STEPS, folder, name,
+                                                  more or 'data=recipes/llama3.lua')
 end
 
 local function shell(text) return program.shell(SETTINGS .. text) end
 
 -- Starts the recipe and runs shell code when its metrics have so many lines: $front is the process
 -- that was started, $ranks are those of the ranks.
-local function disturbed(name, lines, code)
+local function disturbed(name, lines, code, more)
   return shell(([[
     file='%s/%s/metrics.jsonl'; env --default-signal=INT %s & front=$!
     i=0; until [ "$(cat $file 2>/dev/null | wc -l)" -ge %d ] || [ $((i += 1)) = 2000 ]; do
@@ -29,7 +29,7 @@ local function disturbed(name, lines, code)
     done
     ranks=$(ps -o pid= --ppid $(ps -o pid= --ppid $front))
     %s
-    wait $front; exit $?]]):format(folder, name, command(name), lines, code))
+    wait $front; exit $?]]):format(folder, name, command(name, more), lines, code))
 end
 
 -- Weights and optimizer of the last step, byte by byte, and the losses of all steps.
@@ -99,6 +99,13 @@ describe('a recipe on two ranks', function()
       goes_on(name)
     end)
   end
+
+  it('ends between two batches of an evaluation', function()
+    local output, status = disturbed('evaluated', STEPS, 'kill -TERM $front',
+                                     'data=docs/api.md held_out=0.9')
+    assert.matches('terminated after step 200 of 200; saved [^\n]*/step%-200, and [^\n]*\n$', output)
+    assert.equal(0, status)
+  end)
 
   it('is the same as if none of its ranks had ever been killed', function()
     for i = 1, 2 do

@@ -304,4 +304,26 @@ describe('training', function()
     assert.matches('^plan: [%d.]+ k parameters; a step of 128 tokens takes [%d.]+ .?B at its peak '
                    .. 'and [%d.]+ MFLOP$', lines[1])
   end)
+
+  it('on meta is planned for ranks that are not there', function()
+    local before = ul.default_device()
+    ul.set_default_device 'meta'
+    local lines = printed(function()
+      local mesh = ul.mesh { sp = 4, heads = 4 }
+      local settings = recipe:configure { model = { dim = 32, n_layers = 2, n_heads = 4,
+                                                    n_kv_heads = 2, ffn = 48 } }
+      local model = recipe.model(settings.model, mesh):init_weights()
+      local optim = ul.optim.adamw(model)
+      local data = rows(32, 4, text):shard(mesh)
+      local run = ul.run { model = model, optim = optim, data = data }
+      for _, batch in run:steps(3) do
+        model(batch):backward()
+        optim:step()
+      end
+    end)
+    ul.set_default_device(before)
+    assert.equal(1, #lines)
+    assert.matches('^plan: [%d.]+ k parameters on 4 ranks %(sp 4%); a step of 128 tokens takes '
+                   .. '[%d.]+ .?B at its peak and [%d.]+ MFLOP on each$', lines[1])
+  end)
 end)
