@@ -103,7 +103,8 @@ describe('a recipe on two ranks', function()
   it('ends between two batches of an evaluation', function()
     local output, status = disturbed('evaluated', STEPS, 'kill -TERM $front',
                                      'data=docs/api.md held_out=0.9')
-    assert.matches('terminated after step 200 of 200; saved [^\n]*/step%-200, and [^\n]*\n$', output)
+    assert.matches('terminated after step 200 of 200; saved [^\n]*/step%-200, and [^\n]*\n$',
+                   output)
     assert.equal(0, status)
   end)
 
