@@ -117,12 +117,14 @@ local function leave_step(self)
     record.step(self)
     self.taken = self.step
   end
-  close_step(self)
-  if self.step == self.taken then return end
-  self.losses[self.step], self.step = nil, self.taken
-  self.tokens, self.bad = self.before.tokens, self.before.bad
-  ul.set_random_state(unpack(self.before.random))
-  if self.optim then self.optim:zero_grad() end
+  if self.step ~= self.taken then
+    self.losses[self.step] = nil
+    self.tokens, self.bad = self.before.tokens, self.before.bad
+    ul.set_random_state(unpack(self.before.random))
+    if self.optim then self.optim:zero_grad() end
+    self.step = self.taken
+  end
+  close_step(self) -- last: only a step that is open is left once more
 end
 
 local function begin(self)

@@ -283,6 +283,50 @@ describe('training', function()
     assert.equal(tokens, same_tokens)
   end)
 
+  it('is the same where leaving a step was interrupted', function()
+    jit.off()
+    -- Leaves step 3 by an error, and what that takes at its n-th line by another; whether it came
+    -- so far.
+    local function trained(n)
+      local model = new_model()
+      local optim = ul.optim.adamw(model, { lr = 1e-2 })
+      local run = ul.run { model = model, optim = optim, data = rows(32, 4, text), log_every = 0 }
+      local lines, left = 0, false
+      local function loop(leave)
+        for step, batch in run:steps(5) do
+          ul.rand(1)
+          model(batch):backward()
+          if step == 3 and leave then error 'interrupted!' end
+          optim:step()
+        end
+      end
+      ul.manual_seed(1)
+      pcall(loop, n > 0)
+      debug.sethook(function()
+        if debug.getinfo(2, 'n').name ~= 'leave_step' then return end
+        lines = lines + 1
+        if lines == n then
+          left = true
+          debug.sethook()
+          error('interrupted!', 0)
+        end
+      end, 'l')
+      if n > 0 then pcall(run.steps, run, 5) end
+      debug.sethook()
+      loop()
+      return left, { run.losses, ul.rand(1):item(), run.tokens }
+    end
+    local _, expected = trained(0)
+    local n, left, found = 0, nil, nil
+    repeat
+      n = n + 1
+      left, found = trained(n)
+      assert.same(expected, found, 'line ' .. n)
+    until not left
+    jit.on()
+    assert.is_true(n > 2)
+  end)
+
   it('on meta takes two steps and says what they take', function()
     local lines = printed(function()
       local model = new_model():to 'meta'
