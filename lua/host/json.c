@@ -97,8 +97,11 @@ static int json_decode(lua_State *L)
     }
     const char *text = lua_tolstring(L, TEXT, &length);
     json_t **document = new_document(L);
-    *document =
-        json_loadb(text, length, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY, &error);
+    /* Lua has doubles only; and published files have integers of 30 digits. */
+    *document = json_loadb(text, length,
+                           JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_ANY |
+                               JSON_DECODE_INT_AS_REAL,
+                           &error);
     if (!*document) {
         lua_pushnil(L);
         lua_pushfstring(L, "line %d, column %d: %s", error.line, error.column, error.text);
