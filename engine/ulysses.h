@@ -465,7 +465,8 @@ typedef struct ul_safetensors_item {
 int ul_safetensors_save(ul_file_sum *sum, const char *path, const ul_safetensors_item *items, int n,
                         const char *const *metadata);
 
-#include "group.h" /* several ranks */
+#include "group.h"     /* several ranks */
+#include "tokenizer.h" /* text to token ids */
 
 #ifdef __cplusplus
 }

@@ -33,6 +33,7 @@ local topics = {
   { 'Optimizers: ul.optim', 'optim', 'schedule' },
   { 'Data: ul.data', 'data/text', 'data/sample', 'data/bytes', 'data/corpus', 'data/rows',
     'data/batch' },
+  { 'Tokenizers: ul.tokenizer', 'tokenizer' },
   { 'Recipes', 'recipe/init', 'recipe/value' },
   { 'Runs', 'run', 'generate' },
   { 'Checkpoints and files', 'checkpoint', 'safetensors', 'json' },
@@ -42,7 +43,7 @@ local topics = {
 
 -- Classes that only hold the functions of a table.
 local tables = { ulysses = true, F = true, Ops = true, checkpoint = true, json = true,
-                 safetensors = true }
+                 safetensors = true, tokenizer = true }
 
 -- ---- text ----
 

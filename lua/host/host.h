@@ -157,7 +157,7 @@ void host_register(lua_State *L, int core, const host_function *functions);
 
 extern const host_function host_create[], host_views[], host_elementwise[], host_reduce[],
     host_layers[], host_losses[], host_optimizer[], host_nodes[], host_fields[], host_scopes[],
-    host_engine[], host_json[], host_io[], host_safetensors[], host_group[];
+    host_engine[], host_json[], host_io[], host_safetensors[], host_group[], host_tokenizer[];
 
 /* create.c: pushes a tensor (box) made from the nested table, or number, at i. */
 host_box *host_from_table(lua_State *L, int i, const char *op, int dtype, ul_device device);
@@ -186,6 +186,8 @@ int host_all_to_all(lua_State *L);
 int host_shard_heads(lua_State *L);
 int host_shard_tokens(lua_State *L);
 int host_head_share(lua_State *L);
+/* tokenizer.c: the metatables of tokenizers, their decoders and lists of ids */
+void host_open_tokenizer(lua_State *L);
 /* scope.c: the metatable of scope_begin()'s tokens */
 void host_open_scope(lua_State *L);
 /* signal.c: core.signals */

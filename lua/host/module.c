@@ -101,9 +101,9 @@ static void watch_state(lua_State *L)
 int luaopen_ulysses_core(lua_State *L)
 {
     static const host_function *const all[] = {
-        host_create, host_views,     host_elementwise, host_reduce,      host_layers,
-        host_losses, host_optimizer, host_nodes,       host_fields,      host_scopes,
-        host_engine, host_json,      host_io,          host_safetensors, host_group};
+        host_create,    host_views,       host_elementwise, host_reduce,   host_layers, host_losses,
+        host_optimizer, host_nodes,       host_fields,      host_scopes,   host_engine, host_json,
+        host_io,        host_safetensors, host_group,       host_tokenizer};
     host_current = L;
     lua_newtable(L);
     int core = lua_gettop(L);
@@ -119,6 +119,7 @@ int luaopen_ulysses_core(lua_State *L)
     host_open_signals(L, core);
     host_open_safetensors(L);
     host_open_group(L);
+    host_open_tokenizer(L);
     host_open_line(L, core);
     host_open_remote(L, core);
     host_open_system(L, core);

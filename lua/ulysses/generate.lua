@@ -4,8 +4,6 @@ local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
 
-local tokenizers = { bytes = require 'ulysses.data.bytes' }
-
 -- ---- choosing one token ----
 
 -- How many of the sorted logits may be chosen, and the weights of these, which sum up to the second
@@ -53,7 +51,7 @@ end
 local function forbid(logits, tokenizer)
   local x = logits:data()
   for _, id in ipairs { tokenizer.bos or -1, tokenizer.pad or -1, tokenizer.unknown or -1 } do
-    if id >= 0 and id < logits:numel() then x[id] = -math.huge end
+    if id >= 0 and id < logits:numel() and id ~= tokenizer.eos then x[id] = -math.huge end
   end
   for id = tokenizer.vocab, logits:numel() - 1 do x[id] = -math.huge end
 end
@@ -114,9 +112,7 @@ local function read(given)
   share 'top_p'
   share 'min_p'
   demand(how.temperature >= 0, 'temperature must not be negative, got %g', how.temperature)
-  local name = how.tokenizer or 'bytes'
-  how.tokenizer = tokenizers[name] or name
-  demand(type(how.tokenizer) == 'table', "no tokenizer '%s'; there is 'bytes'", tostring(name))
+  how.tokenizer = require('ulysses.tokenizer').resolve('generate', how.tokenizer or 'bytes')
   if how.stream == true then
     how.stream = function(piece)
       io.write(piece)
@@ -152,15 +148,18 @@ local function generate(model, prompt, given)
   local tokens = tokenizer.encode(prompt)
   if #tokens == 0 then tokens[1] = tokenizer.eos end -- what a text stands behind
   local written = {}
+  local decoder = tokenizer.decoder and tokenizer.decoder()
   ul.scope(function()
     local random = how.n > 0 and random_numbers(how.n, how.seed):tolist() or {}
     for i = 1, how.n do
       local id = ul.no_grad(ul.scope, next_token, model, tokens, how, random[i])
       if id == tokenizer.eos then break end
       tokens[#tokens + 1], written[i] = id, id
-      if how.stream then how.stream(tokenizer.decode { id }) end
+      if how.stream then how.stream(decoder and decoder:push(id) or tokenizer.decode { id }) end
     end
   end)
+  local left = how.stream and decoder and decoder:finish() or ''
+  if left ~= '' then how.stream(left) end
   return tokenizer.decode(written)
 end
 

@@ -1,4 +1,5 @@
 -- corpus.lua - all tokens of a text in one row, and where its documents begin.
+local ffi = require 'ffi'
 local ul = require 'ulysses'
 local hash = require 'ulysses.hash'
 local raise = require 'ulysses.raise'
@@ -21,29 +22,36 @@ local function new(tokens, starts, tokenizer)
   return setmetatable(fields, Corpus)
 end
 
--- Writes the tokens of one document, a string or a string.buffer, to ids.
-local function encode(document, tokenizer, ids)
-  if type(document) == 'string' then
-    tokenizer.encode_into(document, ids)
-  else
-    tokenizer.encode_bytes(document:ref(), #document, ids)
+-- How many tokens a document, a string or a string.buffer, has, and a function that writes them.
+local function encode(document, tokenizer)
+  if type(document) ~= 'string' and tokenizer.encode_bytes then
+    return #document, function(ids)
+      tokenizer.encode_bytes(document:ref(), #document, ids)
+    end
+  end
+  local text = tostring(document)
+  if not tokenizer.encode_ids then
+    return tokenizer.count(text), function(ids) tokenizer.encode_into(text, ids) end
+  end
+  local from, n, owner = tokenizer.encode_ids(text)
+  return n, function(ids)
+    ffi.copy(ids, from, 4 * n)
+    owner:free()
   end
 end
 
 --- Documents one after the other, each with its end token. They are strings or string.buffers.
 local function tokenize(documents, tokenizer)
-  local n, counts, texts = 0, {}, {}
+  local n, counts, write = 0, {}, {}
   for i, document in ipairs(documents) do
-    local by_bytes = type(document) ~= 'string' and tokenizer.encode_bytes
-    texts[i] = by_bytes and document or tostring(document)
-    counts[i] = by_bytes and #document or tokenizer.count(texts[i])
+    counts[i], write[i] = encode(document, tokenizer)
     n = n + counts[i] + 1
   end
   local tokens, starts, at = ul.empty { n, dtype = 'i32', device = 'cpu' }, {}, 0
   local ids = tokens:data()
-  for i, text in ipairs(texts) do
+  for i = 1, #documents do
     starts[i] = at
-    encode(text, tokenizer, ids + at)
+    write[i](ids + at)
     at = at + counts[i]
     ids[at] = tokenizer.eos
     at = at + 1

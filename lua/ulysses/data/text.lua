@@ -15,8 +15,6 @@ function Text.__tostring(self)
   return ('%d documents of %s'):format(#(self.texts or self.paths), self.name)
 end
 
-local tokenizers = { bytes = require 'ulysses.data.bytes' }
-
 --- The documents, as strings.
 ---@return string[]
 function Text:documents()
@@ -32,15 +30,11 @@ function Text:documents()
 end
 
 --- Turns each document into tokens and an end-of-document token.
----@param tokenizer string|table 'bytes', or what has count, encode_into, eos, pad and vocab
+---@param tokenizer string|Tokenizer|table 'bytes', the path of a tokenizer, one that is loaded, or
+--- what has count, encode_into, eos, pad and vocab
 ---@return Corpus
 function Text:tokenize(tokenizer)
-  local chosen = tokenizers[tokenizer] or tokenizer
-  if type(chosen) == 'string' then
-    refuse("tokenize: no tokenizer '%s'; there is 'bytes'", chosen)
-  elseif type(chosen) ~= 'table' then
-    raise('tokenize: expected the name of a tokenizer or a table, got a %s', type(chosen))
-  end
+  local chosen = require('ulysses.tokenizer').resolve('tokenize', tokenizer)
   if self.texts then return corpus.tokenize(self.texts, chosen) end
   local documents, total = {}, 0
   for i, path in ipairs(self.paths) do

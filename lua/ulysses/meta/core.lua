@@ -134,6 +134,13 @@ function core.safetensors_open(path) end
 ---@return string hash
 function core.safetensors_save(path, names, tensors, metadata) end
 
+--- Reads the file of a tokenizer, or what the cache has of it.
+---@param path string
+---@param cache string? a folder
+---@return userdata?
+---@return string? sentence
+function core.tokenizer_load(path, cache) end
+
 -- ---- the system ----
 
 ---@class system

@@ -1,0 +1,85 @@
+/* tokenizer.h - text to token ids and back; a part of ulysses.h, which includes it.
+ *
+ * Reads what the published models come with: tokenizer.json, tekken.json, and tokenizer.model of
+ * both kinds (tiktoken, SentencePiece). What a file asks for and is not computed exactly is refused
+ * by name.
+ */
+#ifndef UL_TOKENIZER_H
+#define UL_TOKENIZER_H
+
+#include <stdint.h>
+
+typedef struct ul_tokenizer ul_tokenizer;
+
+/* Growing lists, of the caller: {0} is an empty one, and it may be filled again and again. */
+typedef struct ul_ids {
+    int32_t *data;
+    int64_t n, room;
+    int64_t replaced; /* how many pieces that were no UTF-8 became U+FFFD, since the list was {0} */
+} ul_ids;
+
+typedef struct ul_text {
+    char *data; /* no zero behind it */
+    int64_t n, room;
+} ul_text;
+
+void ul_ids_free(ul_ids *ids);
+void ul_text_free(ul_text *text);
+
+typedef struct ul_tokenizer_info {
+    const char *split;        /* how text is cut before it is merged: "llama3", "tekken", "qwen2",
+                                 "gpt2", or "sentencepiece" */
+    int64_t vocab;            /* the highest id, plus one; some below it may be no tokens */
+    int32_t bos, eos;         /* that the file tells; -1 where it does not */
+    int32_t unknown, padding; /* likewise */
+    const char *hash;         /* of the file, XXH3 */
+    int cached;               /* whether it came from the cache */
+} ul_tokenizer_info;
+
+/* Refuses (UL_EIO) a file that is wrong, or that asks for what we do not have. cache: a folder for
+ * what a large file was made into, or NULL; it is made where it is not there, and where it cannot
+ * be written there is just no cache.
+ */
+int ul_tokenizer_load(ul_tokenizer **out, const char *path, const char *cache);
+void ul_tokenizer_free(ul_tokenizer *t); /* NULL is fine */
+void ul_tokenizer_about(ul_tokenizer_info *info, const ul_tokenizer *t);
+/* Its id, or -1: of an added token, or of the bytes that a token stands for. */
+int32_t ul_tokenizer_find(const ul_tokenizer *t, const char *bytes, int64_t n);
+/* The bytes of a token, borrowed, and whether it is a special one; NULL where id is no token. */
+const char *ul_tokenizer_token(const ul_tokenizer *t, int64_t id, int64_t *n, int *special);
+
+enum {
+    UL_TOKENS_SPECIALS = 1, /* names of special tokens in the text stand for these, not for text;
+                               in decoding: they are written out */
+    UL_TOKENS_BOS = 2,      /* the file's template around it, or BOS; never twice */
+    UL_TOKENS_EOS = 4,      /* `eos` behind it, unless it is there */
+    UL_TOKENS_STRICT = 8,   /* UL_EVALUE for what is no UTF-8 */
+};
+
+/* Adds the tokens of n bytes. eos: what UL_TOKENS_EOS adds. */
+int ul_tokenizer_encode(ul_ids *ids, ul_tokenizer *t, const char *text, int64_t n, int flags,
+                        int32_t eos);
+/* first[i], in the text that was encoded into ids[0 .. n): where token i begins; first[n]: the
+ * end. flags as they were.
+ */
+int ul_tokenizer_offsets(int64_t *first, const ul_tokenizer *t, const char *text, int64_t bytes,
+                         const int32_t *ids, int64_t n, int flags);
+
+/* Adds the text of n tokens; what is no UTF-8 becomes U+FFFD. */
+int ul_tokenizer_decode(ul_text *text, const ul_tokenizer *t, const int32_t *ids, int64_t n,
+                        int flags);
+
+/* The same, token by token: characters come as soon as they are whole. The same text, but for
+ * bytes of SentencePiece that are no UTF-8.
+ */
+typedef struct ul_decoder {
+    const ul_tokenizer *t;
+    int flags;
+    int begun, held; /* held: bytes of a character that is not whole yet */
+    unsigned char bytes[4];
+} ul_decoder;
+
+int ul_decoder_push(ul_text *text, ul_decoder *d, int64_t id);
+int ul_decoder_end(ul_text *text, ul_decoder *d);
+
+#endif
