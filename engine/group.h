@@ -51,6 +51,7 @@ typedef enum {
     UL_COMM_REDUCE_SCATTER,
     UL_COMM_ALL_TO_ALL,
     UL_COMM_BROADCAST,
+    UL_COMM_SHIFT, /* of keys and values in a ring */
     UL_COMM_SEND,
     UL_COMM_RECEIVE,
     UL_COMM_BARRIER,
@@ -157,5 +158,15 @@ int ul_shard_heads(ul_tensor **y, ul_tensor *const *x, int n, ul_group *group, i
  */
 int ul_shard_tokens(ul_tensor **y, ul_tensor *const *x, int n, ul_group *group, int64_t heads,
                     const int64_t *lengths);
+
+/* ---- op/ring.c ---- */
+
+/* o = ul_attention of rows of `tokens`, of which rank r of R holds the chunks r and 2 R - 1 - r of
+ * 2 R, one behind the other (the sizes are ul_share's): q, o [B, T, H, D], k, v [B, T, Hkv, D].
+ * Queries stay, keys and values go round as far as a query sees them; neither is ever whole. docs
+ * are of whole rows. All ranks have the same heads.
+ */
+int ul_ring_attention(ul_tensor **o, ul_tensor *q, ul_tensor *k, ul_tensor *v, ul_group *group,
+                      int64_t tokens, const ul_attention_options *options);
 
 #endif

@@ -58,6 +58,14 @@ typedef struct ul_gemm {
  * B, T, H; D is contiguous. Query head h reads key/value head kv_head[h].
  * Query i stands at key position i + q_start. lse [B, H, Tq], accumulators,
  * natural logarithm, -inf (and o = 0) where a row sees no key.
+ *
+ * Where row_tokens is set, the keys are part of rows of so many tokens and the queries one or two
+ * parts: key j stands at k_start + j, query i at q_start + i, from q_cut on at q_start_2 + i (never
+ * before the one that precedes it). docs are of whole rows then.
+ *
+ * Where `partial` is set, the keys are some of those that the queries see. o holds accumulators:
+ * the call adds its keys to what others have made of o and lse (at first 0 and -inf). Backward gets
+ * lse and o of all keys, and dq, dk and dv hold accumulators.
  */
 typedef struct ul_attention_args {
     int64_t batch, q_tokens, k_tokens, n_heads, n_kv_heads, head_dim;
@@ -66,9 +74,10 @@ typedef struct ul_attention_args {
     const int64_t *docs;    /* NULL, or n_docs + 1 rising offsets over the flattened B * T */
     int64_t n_docs;
     int64_t q_start;
+    int64_t row_tokens, k_start, q_cut, q_start_2;
     int64_t window; /* 0: none; W: a query sees W keys, its own among them (needs causal) */
     double scale;
-    int causal;
+    int causal, partial;
 } ul_attention_args;
 
 /* Which random numbers: element i of a call gets number `first` + i of the

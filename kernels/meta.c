@@ -90,9 +90,36 @@ static double visible(const ul_attention_args *a, int64_t first, int64_t end, in
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
+/* Of the document [begin, end) of a row, the pairs of the call's keys and one part of its queries:
+ * those at [first, last).
+ */
+static double pairs_in(const ul_attention_args *a, int64_t begin, int64_t end, int64_t first,
+                       int64_t last)
+{
+    int64_t low = larger(begin, a->k_start), n = smaller(end, a->k_start + a->k_tokens) - low;
+    return n <= 0 ? 0 : visible(a, larger(first, begin) - low, smaller(last, end) - low, n);
+}
+
+/* pairs_of() where the keys are part of rows. */
+static double pairs_of_part(const ul_attention_args *a)
+{
+    int64_t cut = smaller(a->q_cut, a->q_tokens), first = a->q_start, first_2 = a->q_start_2 + cut;
+    int64_t last = first + cut, last_2 = a->q_start_2 + a->q_tokens;
+    int has_docs = a->docs && a->n_docs > 0;
+    double pairs = 0;
+    for (int64_t i = 0; i < (has_docs ? a->n_docs : 1); i++) {
+        int64_t begin = has_docs ? a->docs[i] % a->row_tokens : 0;
+        int64_t length = has_docs ? a->docs[i + 1] - a->docs[i] : a->row_tokens;
+        pairs += pairs_in(a, begin, begin + length, first, last) +
+                 pairs_in(a, begin, begin + length, first_2, last_2);
+    }
+    return (double)a->n_heads * pairs * (double)(has_docs ? 1 : a->batch);
+}
+
 /* Visible (query, key) pairs of all rows and heads. */
 static double pairs_of(const ul_attention_args *a)
 {
+    if (a->row_tokens) return pairs_of_part(a);
     int64_t q_end = a->q_start + a->q_tokens;
     if (!a->docs || a->n_docs <= 0)
         return (double)a->batch * (double)a->n_heads * visible(a, a->q_start, q_end, a->k_tokens);

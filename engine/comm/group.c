@@ -45,9 +45,17 @@ const char *ul_group_transport(const ul_group *group) { return group->comm->name
 
 const char *ul_comm_name(ul_comm_kind kind)
 {
-    static const char *const names[UL_COMM_KINDS] = {
-        "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
-        "send",       "receive",    "barrier",        "sizes",      "the end of the script"};
+    static const char *const names[UL_COMM_KINDS] = {"all_reduce",
+                                                     "all_gather",
+                                                     "reduce_scatter",
+                                                     "all_to_all",
+                                                     "broadcast",
+                                                     "shift",
+                                                     "send",
+                                                     "receive",
+                                                     "barrier",
+                                                     "sizes",
+                                                     "the end of the script"};
     return names[kind];
 }
 

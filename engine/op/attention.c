@@ -3,7 +3,7 @@
  */
 #include <math.h>
 
-#include "../internal.h"
+#include "attention.h"
 
 /* ---- checks ---- */
 
@@ -59,7 +59,7 @@ static int check_docs_values(const int64_t *docs, int64_t n, int64_t batch, int6
     return UL_OK;
 }
 
-static int check_docs(const ul_tensor *docs, const ul_tensor *q, const ul_tensor *k)
+static int check_docs(const ul_tensor *docs, const ul_tensor *q, const ul_tensor *k, int64_t tokens)
 {
     UL_TRY(ul__check_dtype("attention", "docs", docs, UL_I64));
     UL_TRY(ul__check_device("attention", "q", q, "docs", docs));
@@ -69,8 +69,7 @@ static int check_docs(const ul_tensor *docs, const ul_tensor *q, const ul_tensor
                "attention: docs need as many queries as keys, not q %s, k %s", ul__shape(q),
                ul__shape(k));
     if (docs->storage->device == UL_META) return UL_OK;
-    int64_t batch = q->shape[0], tokens = q->shape[1];
-    return check_docs_values(ul__data(docs), docs->shape[0], tokens ? batch : 0, tokens);
+    return check_docs_values(ul__data(docs), docs->shape[0], tokens ? q->shape[0] : 0, tokens);
 }
 
 static int check_kv_head(const ul_tensor *kv_head, const ul_tensor *q, const ul_tensor *k)
@@ -118,15 +117,12 @@ static ul_tensor *with_whole_heads(ul_call *call, ul_tensor *x)
     return x->stride[3] == 1 || x->shape[3] == 1 ? x : ul__contiguous(call, x);
 }
 
-enum { Q, K, V, O, LSE, DOCS, KV_HEAD };
-
 static void strides_of(int64_t *stride, const ul_tensor *x)
 {
     for (int d = 0; d < 3; d++) stride[d] = x->stride[d];
 }
 
-/* The kernels' arguments, from what the call has saved. */
-static ul_attention_args args_of(const ul_call *call)
+ul_attention_args ul__attention_args(const ul_call *call)
 {
     const ul_tensor *q = call->saved[Q], *k = call->saved[K], *docs = call->saved[DOCS];
     ul_attention_args a = {.batch = q->shape[0],
@@ -149,47 +145,21 @@ static ul_attention_args args_of(const ul_call *call)
     return a;
 }
 
-static int work_for(ul_tensor **work, const ul_tensor *q, const ul_attention_args *a, int backward)
+int ul__attention_work(ul_tensor **work, const ul_tensor *q, const ul_attention_args *a,
+                       int backward)
 {
     int64_t bytes[2] = {0, 0};
     UL_TRY(ul__kernels(q)->attention_work(ul__stream(q), &bytes[0], &bytes[1], a));
     return ul_tensor_new(work, UL_U8, q->storage->device, 1, &bytes[backward]);
 }
 
-/* ---- the op ---- */
-
-/* P = exp(scale q k^T - lse) on what a query sees, o = P v. With delta = sum over D of do o:
- *     dv = P^T do        dS = P (do v^T - delta)        dq = scale dS k        dk = scale dS^T q
- * P is computed again, tile by tile, from q, k and lse. Query heads that share a kv head add up.
- */
-static int attention_backward(ul_call *call, ul_tensor *const *dy)
-{
-    ul_tensor **saved = call->saved, *q = saved[Q], *work;
-    ul_attention_args a = args_of(call);
-    ul_grad dq, dk, dv;
-    UL_TRY(ul__grad_of(&dq, call, 0));
-    UL_TRY(ul__grad_of(&dk, call, 1));
-    UL_TRY(ul__grad_of(&dv, call, 2));
-    UL_TRY(work_for(&work, q, &a, 1));
-    ul__count_flops(ul_flops_of_attention_backward(&a));
-    int rc = ul__kernels(q)->attention_backward(
-        ul__stream(q), dq, dk, dv, ul__data(dy[0]), ul__data(saved[O]), ul__data(saved[LSE]),
-        ul__data(q), ul__data(saved[K]), ul__data(saved[V]), &a, ul__data(work));
-    ul_tensor_free(work);
-    return rc;
-}
-
-/* lse is a statistic: constant for the tape. */
-static const ul_op attention = {"attention", attention_backward};
-enum { LSE_IS_CONSTANT = 1 << 1 };
-
 /* Copies and checks docs and kv_head: what is saved cannot be changed by their owner. */
-static void save_maps(ul_call *call, const ul_attention_options *options, const ul_tensor *q,
-                      const ul_tensor *k)
+static void save_maps(ul_call *call, const ul_attention_options *options, int64_t tokens)
 {
+    const ul_tensor *q = call->input[0], *k = call->input[1];
     ul_tensor *docs = NULL, *map = NULL;
     if (call->rc == UL_OK && options->docs) call->rc = ul__compact(&docs, options->docs);
-    if (call->rc == UL_OK && docs) call->rc = check_docs(docs, q, k);
+    if (call->rc == UL_OK && docs) call->rc = check_docs(docs, q, k, tokens);
     ul__save(call, docs);
     if (call->rc == UL_OK) {
         call->rc =
@@ -201,27 +171,62 @@ static void save_maps(ul_call *call, const ul_attention_options *options, const 
     ul_tensor_free(map);
 }
 
+/* lse is a statistic: constant for the tape. */
+enum { LSE_IS_CONSTANT = 1 << 1 };
+
+void ul__attention_prepare(ul_call *call, const ul_attention_options *options, int64_t tokens)
+{
+    ul_tensor *q = call->input[0], *k = call->input[1], *v = call->input[2];
+    call->rc = check_shapes(q, k, v);
+    if (call->rc == UL_OK) call->rc = check_options(options);
+    if (call->rc < 0) return;
+    call->constant_outputs = LSE_IS_CONSTANT;
+    call->i[0] = options->causal != 0;
+    call->i[1] = options->window;
+    call->f[0] = options->scale != 0 ? options->scale : 1 / sqrt((double)q->shape[3]);
+    int64_t lse_shape[3] = {q->shape[0], q->shape[2], q->shape[1]};
+    ul__save(call, with_whole_heads(call, q));
+    ul__save(call, with_whole_heads(call, k));
+    ul__save(call, with_whole_heads(call, v));
+    ul__save(call, ul__output_like(call, q));
+    ul__save(call, ul__output(call, ul_dtype_acc(q->dtype), 3, lse_shape));
+    save_maps(call, options, tokens < 0 ? q->shape[1] : tokens);
+}
+
+/* ---- the op ---- */
+
+/* P = exp(scale q k^T - lse) on what a query sees, o = P v. With delta = sum over D of do o:
+ *     dv = P^T do        dS = P (do v^T - delta)        dq = scale dS k        dk = scale dS^T q
+ * P is computed again, tile by tile, from q, k and lse. Query heads that share a kv head add up.
+ */
+static int attention_backward(ul_call *call, ul_tensor *const *dy)
+{
+    ul_tensor **saved = call->saved, *q = saved[Q], *work;
+    ul_attention_args a = ul__attention_args(call);
+    ul_grad dq, dk, dv;
+    UL_TRY(ul__grad_of(&dq, call, 0));
+    UL_TRY(ul__grad_of(&dk, call, 1));
+    UL_TRY(ul__grad_of(&dv, call, 2));
+    UL_TRY(ul__attention_work(&work, q, &a, 1));
+    ul__count_flops(ul_flops_of_attention_backward(&a));
+    int rc = ul__kernels(q)->attention_backward(
+        ul__stream(q), dq, dk, dv, ul__data(dy[0]), ul__data(saved[O]), ul__data(saved[LSE]),
+        ul__data(q), ul__data(saved[K]), ul__data(saved[V]), &a, ul__data(work));
+    ul_tensor_free(work);
+    return rc;
+}
+
+static const ul_op attention = {"attention", attention_backward};
+
 int ul_attention(ul_tensor **o, ul_tensor **lse, ul_tensor *q, ul_tensor *k, ul_tensor *v,
                  const ul_attention_options *options)
 {
-    UL_TRY(check_shapes(q, k, v));
-    UL_TRY(check_options(options));
-
-    ul_call call = {.op = &attention, .input = {q, k, v}, .constant_outputs = LSE_IS_CONSTANT};
-    call.i[0] = options->causal != 0;
-    call.i[1] = options->window;
-    call.f[0] = options->scale != 0 ? options->scale : 1 / sqrt((double)q->shape[3]);
-    int64_t lse_shape[3] = {q->shape[0], q->shape[2], q->shape[1]};
-    ul__save(&call, with_whole_heads(&call, q));
-    ul__save(&call, with_whole_heads(&call, k));
-    ul__save(&call, with_whole_heads(&call, v));
-    ul__save(&call, ul__output_like(&call, q));
-    ul__save(&call, ul__output(&call, ul_dtype_acc(q->dtype), 3, lse_shape));
-    save_maps(&call, options, q, k);
+    ul_call call = {.op = &attention, .input = {q, k, v}};
+    ul__attention_prepare(&call, options, -1);
     if (call.rc == UL_OK) {
-        ul_attention_args a = args_of(&call);
+        ul_attention_args a = ul__attention_args(&call);
         ul_tensor **saved = call.saved, *work = NULL;
-        call.rc = work_for(&work, q, &a, 0);
+        call.rc = ul__attention_work(&work, q, &a, 0);
         if (call.rc == UL_OK) ul__count_flops(ul_flops_of_attention(&a));
         UL_RUN(&call, q, attention, ul__data(saved[O]), ul__data(saved[LSE]), ul__data(saved[Q]),
                ul__data(saved[K]), ul__data(saved[V]), &a, ul__data(work));

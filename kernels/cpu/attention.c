@@ -16,7 +16,7 @@ enum { STRIPS = 4, MAX_QUERIES = 64, MAX_KEYS = 128, ENOUGH_ITEMS = 64 };
 typedef struct forward {
     ul_stream *stream;
     const ul_attention_args *args;
-    real *o;
+    void *o; /* real, or acc where partial */
     acc *lse;
     const real *q, *k, *v;
     char *work;
@@ -114,6 +114,31 @@ static void cut_work(forward *f)
     f->blocks = (tiles + f->tiles - 1) / f->tiles;
 }
 
+/* Where the call's o and lse of a strip begin. */
+static int64_t o_at(const forward *f, const strip *s, int64_t b)
+{
+    const int64_t *stride = f->args->o_stride;
+    return b * stride[0] + s->first * stride[1] + s->head * stride[2];
+}
+
+static acc *lse_at(const forward *f, const strip *s, int64_t b)
+{
+    return f->lse + (b * f->args->n_heads + s->head) * f->args->q_tokens + s->first;
+}
+
+/* Goes on from what other keys have made of o and lse: as if they were one key with that score. */
+static void resume_strip(const forward *f, strip *s, int64_t b)
+{
+    const ul_attention_args *a = f->args;
+    const acc *o = (const acc *)f->o + o_at(f, s, b), *lse = lse_at(f, s, b);
+    for (int64_t i = 0; i < s->rows; i++) {
+        if (lse[i] == -(acc)INFINITY) continue;
+        s->top[i] = lse[i] * (acc)LOG2_OF_E;
+        s->sum[i] = 1;
+        memcpy(s->o + i * f->width, o + i * a->o_stride[1], (size_t)a->head_dim * sizeof(acc));
+    }
+}
+
 static void begin_strip(const forward *f, strip *s, acc *at, int64_t b, int64_t head, int64_t first)
 {
     const ul_attention_args *a = f->args;
@@ -135,6 +160,7 @@ static void begin_strip(const forward *f, strip *s, acc *at, int64_t b, int64_t 
         s->top[i] = -(acc)INFINITY;
         s->sum[i] = 0;
     }
+    if (a->partial) resume_strip(f, s, b);
 }
 
 /* Scores that scale to -inf where the query of the lane does not see the key: the rows of scores
@@ -243,13 +269,18 @@ static void attend(const forward *f, const space *x, strip *s, int64_t b, int64_
 static void end_strip(const forward *f, const strip *s, int64_t b)
 {
     const ul_attention_args *a = f->args;
-    real *o = f->o + b * a->o_stride[0] + s->first * a->o_stride[1] + s->head * a->o_stride[2];
-    acc *lse = f->lse + (b * a->n_heads + s->head) * a->q_tokens + s->first;
+    int64_t at = o_at(f, s, b);
+    acc *lse = lse_at(f, s, b);
     for (int64_t i = 0; i < s->rows; i++) {
         lse[i] = s->top[i] * (acc)LOG_OF_2 + (acc)log(s->sum[i]);
         s->sum[i] = s->sum[i] == 0 ? 0 : 1 / s->sum[i];
     }
-    give_rows(o, a->o_stride[1], 0, s->o, f->width, s->sum, s->rows, a->head_dim);
+    if (a->partial)
+        give_sums((acc *)f->o + at, a->o_stride[1], 0, s->o, f->width, s->sum, s->rows,
+                  a->head_dim);
+    else
+        give_rows((real *)f->o + at, a->o_stride[1], 0, s->o, f->width, s->sum, s->rows,
+                  a->head_dim);
 }
 
 /* Items of the last queries come first: with a causal mask they are the longest. */
@@ -261,6 +292,8 @@ static void forward_item(void *arg, int64_t item, int thread)
     int64_t head = run_start(a, item % f->n_runs), n_heads = run_length(a, head), n = 0;
     int64_t first = block * f->tiles * f->queries;
     int64_t last = least(first + f->tiles * f->queries, a->q_tokens) - 1;
+    int64_t k0 = visible_keys(a, b, first).low, end = visible_keys(a, b, last).high;
+    if (a->partial && k0 >= end) return;
     space x = cut_scratch(f, thread);
     strip strips[STRIPS];
     for (int64_t h = 0; h < n_heads; h++)
@@ -270,8 +303,7 @@ static void forward_item(void *arg, int64_t item, int thread)
 
     const real *k = f->k + b * a->k_stride[0] + a->kv_head[head] * a->k_stride[2];
     const real *v = f->v + b * a->v_stride[0] + a->kv_head[head] * a->v_stride[2];
-    int64_t end = visible_keys(a, b, last).high;
-    for (int64_t k0 = visible_keys(a, b, first).low; k0 < end; k0 += f->keys) {
+    for (; k0 < end; k0 += f->keys) {
         int64_t k1 = least(k0 + f->keys, end);
         load_rows(x.k, k + k0 * a->k_stride[1], a->k_stride[1], k1 - k0, a->head_dim, f->words);
         load_stacked(x.v, v + k0 * a->v_stride[1], a->v_stride[1], k1 - k0, a->head_dim, f->width);

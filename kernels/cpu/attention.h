@@ -174,4 +174,14 @@ static inline void give_rows(real *y, int64_t stride, int add, const acc *x, int
     }
 }
 
+/* The same for y that holds accumulators. */
+static inline void give_sums(acc *y, int64_t stride, int add, const acc *x, int64_t width,
+                             const acc *factor, int64_t rows, int64_t dim)
+{
+    for (int64_t i = 0; i < rows; i++, y += stride, x += width) {
+        acc by = factor ? factor[i] : 1;
+        for (int64_t d = 0; d < dim; d++) y[d] = (add ? y[d] : 0) + x[d] * by;
+    }
+}
+
 #endif

@@ -24,7 +24,7 @@ typedef struct backward {
     const real *d_o, *o, *q, *k, *v;
     const acc *lse;
     acc *delta;            /* [B, H, Tq] */
-    acc *dq_sum;           /* [B, Tq, H, D]; dq itself where it is as wide */
+    acc *dq_sum;           /* [B, Tq, H, D]; dq itself where that holds accumulators */
     _Atomic int64_t *turn; /* [B, H, q_tiles] the key tile that may add to dq_sum next */
     char *scratch;         /* where the pool's is too small */
     int64_t width, words;  /* head_dim in elements and in words, rounded up to whole vectors */
@@ -80,7 +80,7 @@ static int64_t plan(backward *w, ul_stream *s, const ul_attention_args *a)
 
     int64_t rows = a->batch * a->n_heads * a->q_tokens;
     int64_t turns = a->batch * a->n_heads * w->q_tiles * (int64_t)sizeof *w->turn;
-    int64_t dq_sum = sizeof(real) != sizeof(acc) ? rows * a->head_dim * element : 0;
+    int64_t dq_sum = sizeof(real) != sizeof(acc) && !a->partial ? rows * a->head_dim * element : 0;
     w->turn_at = round_up(rows * element, 64);
     w->dq_sum_at = w->turn_at + round_up(turns, 64);
     w->scratch_at = w->dq_sum_at + round_up(dq_sum, 64);
@@ -320,6 +320,16 @@ static int64_t find_tile(const backward *w, int64_t b, int64_t key, int beyond)
     return low;
 }
 
+/* The n rows of dk or dv that a key tile has made, to where they begin in grad. */
+static void give_tile(const backward *w, ul_grad grad, const acc *rows, int64_t at, int64_t n)
+{
+    int64_t dim = w->args->head_dim, step = w->args->n_kv_heads * dim;
+    if (grad.data && w->args->partial)
+        give_sums((acc *)grad.data + at, step, grad.add, rows, w->width, NULL, n, dim);
+    else if (grad.data)
+        give_rows((real *)grad.data + at, step, grad.add, rows, w->width, NULL, n, dim);
+}
+
 /* Items go key tile by key tile over all heads: neighbours rarely wait for each other. */
 static void backward_item(void *arg, int64_t item, int thread)
 {
@@ -343,9 +353,8 @@ static void backward_item(void *arg, int64_t item, int thread)
             meet(w, &x, b, head, tile, k0);
     int64_t step = a->n_kv_heads * a->head_dim;
     int64_t at = (b * a->k_tokens + k0) * step + kv * a->head_dim;
-    real *dk = w->dk.data, *dv = w->dv.data;
-    if (dk) give_rows(dk + at, step, w->dk.add, x.dk, w->width, NULL, n, a->head_dim);
-    if (dv) give_rows(dv + at, step, w->dv.add, x.dv, w->width, NULL, n, a->head_dim);
+    give_tile(w, w->dk, x.dk, at, n);
+    give_tile(w, w->dv, x.dv, at, n);
 }
 
 static void finish_item(void *arg, int64_t item, int thread)
@@ -372,7 +381,8 @@ int CPU(attention_backward)(ul_stream *s, ul_grad dq, ul_grad dk, ul_grad dv, co
     w.delta = work;
     w.turn = (_Atomic int64_t *)((char *)work + w.turn_at);
     w.dq_sum = dq.data;
-    if (sizeof(real) != sizeof(acc) && dq.data) w.dq_sum = (acc *)((char *)work + w.dq_sum_at);
+    if (sizeof(real) != sizeof(acc) && dq.data && !a->partial)
+        w.dq_sum = (acc *)((char *)work + w.dq_sum_at);
     w.scratch = (char *)work + w.scratch_at;
     ul_parallel(s, a->batch * w.q_tiles, prepare_item, &w);
     ul_parallel(s, w.k_tiles * a->batch * a->n_kv_heads, backward_item, &w);

@@ -27,11 +27,29 @@ static inline key_range document_at(const ul_attention_args *a, int64_t at)
     return (key_range){a->docs[low], a->docs[low + 1]};
 }
 
+/* visible_keys() where the keys are part of a row. */
+static inline key_range visible_part(const ul_attention_args *a, int64_t b, int64_t i)
+{
+    int64_t at = i + (i < a->q_cut ? a->q_start : a->q_start_2);
+    key_range seen = {0, a->row_tokens};
+    if (a->causal) seen.high = at + 1;
+    if (a->window > 0) seen.low = most(at - a->window + 1, 0);
+    if (a->docs && a->n_docs > 0) {
+        key_range document = document_at(a, b * a->row_tokens + at);
+        seen.low = most(seen.low, document.low - b * a->row_tokens);
+        seen.high = least(seen.high, document.high - b * a->row_tokens);
+    }
+    seen.low = least(most(seen.low - a->k_start, 0), a->k_tokens);
+    seen.high = least(most(seen.high - a->k_start, 0), a->k_tokens);
+    return seen;
+}
+
 /* The keys that query i of batch row b sees. Neither bound falls as i rises, so what a run of
  * queries sees lies between the first one's low and the last one's high.
  */
 static inline key_range visible_keys(const ul_attention_args *a, int64_t b, int64_t i)
 {
+    if (a->row_tokens) return visible_part(a, b, i);
     int64_t tokens = a->k_tokens, at = i + a->q_start;
     key_range seen = {0, tokens};
     if (a->causal) seen.high = at < 0 ? 0 : least(at + 1, tokens);

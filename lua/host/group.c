@@ -381,12 +381,11 @@ static int get(lua_State *L)
         lua_pushvalue(L, 2), lua_rawget(L, lua_upvalueindex(1));
     if (lua_isnil(L, -1)) {
         static const char *const names[] = {
-            "rank",         "size",          "name",       "transport",
-            "split",        "barrier",       "lengths",    "all_reduce",
-            "all_reduce_",  "all_gather",    "all_to_all", "broadcast",
-            "broadcast_",   "send",          "recv",       "reduce_scatter",
-            "shard_heads",  "shard_tokens",  "head_share", "counts",
-            "reset_counts", "gather_linear", NULL};
+            "rank",           "size",          "name",           "transport",   "split",
+            "barrier",        "lengths",       "all_reduce",     "all_reduce_", "all_gather",
+            "all_to_all",     "broadcast",     "broadcast_",     "send",        "recv",
+            "reduce_scatter", "shard_heads",   "shard_tokens",   "head_share",  "counts",
+            "reset_counts",   "gather_linear", "ring_attention", NULL};
         char more[256];
         host_suggest(more, sizeof more, key, names);
         host_fail(L, "a group has no '%.40s'%s", key, more);
@@ -418,6 +417,7 @@ void host_open_group(lua_State *L)
                                        {"shard_heads", host_shard_heads},
                                        {"shard_tokens", host_shard_tokens},
                                        {"head_share", host_head_share},
+                                       {"ring_attention", host_ring_attention},
                                        {"broadcast", broadcast},
                                        {"broadcast_", broadcast_},
                                        {"send", send_to},

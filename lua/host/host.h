@@ -173,6 +173,8 @@ int host_push_sum(lua_State *L, const ul_file_sum *sum);
 const char *host_path(lua_State *L, int i, const char *op);
 /* safetensors.c: the metatable of open files */
 void host_open_safetensors(lua_State *L);
+/* layers.c: g:ring_attention(q, k, v, { tokens = S, .. }), what attention takes but lse */
+int host_ring_attention(lua_State *L);
 /* group.c: the metatable of groups; the group that a method is called on; an option, of the table
  * at 3, that lists a number for each rank, in a userdata that is pushed, or NULL; the dim, from 0,
  * that one names, of the tensor at 2: `fallback` is counted from 1

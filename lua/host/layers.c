@@ -134,12 +134,34 @@ static int embedding(lua_State *L)
     return 1;
 }
 
-/* Replaces a list of integers at i by a tensor where argument 1 is. */
+/* Replaces a list of integers at i by a tensor where argument 3 is. */
 static void list_to_tensor(lua_State *L, int i, const char *op, ul_dtype dtype)
 {
     if (!lua_istable(L, i)) return;
-    host_from_table(L, i, op, (int)dtype, ul_tensor_device(host_tensor(L, 1, op)));
+    host_from_table(L, i, op, (int)dtype, ul_tensor_device(host_tensor(L, 3, op)));
     lua_replace(L, i);
+}
+
+/* The options of attention at i, the last argument; docs and kv_head are pushed, see with_maps().
+ */
+static ul_attention_options attention_options(lua_State *L, int i, const char *op)
+{
+    ul_attention_options options = {0};
+    options.causal = host_option_boolean(L, i, op, "causal", 0);
+    options.window = host_option_integer(L, i, op, "window", 0);
+    options.scale = host_option_number(L, i, op, "scale", 0);
+    host_option(L, i, "docs");
+    host_option(L, i, "kv_head");
+    list_to_tensor(L, i + 1, op, UL_I64);
+    list_to_tensor(L, i + 2, op, UL_I32);
+    return options;
+}
+
+/* What has been pushed above i, as tensors. */
+static void with_maps(lua_State *L, ul_attention_options *options, int i, const char *op)
+{
+    if (!lua_isnil(L, i + 1)) options->docs = host_tensor_named(L, i + 1, op, "docs");
+    if (!lua_isnil(L, i + 2)) options->kv_head = host_tensor_named(L, i + 2, op, "kv_head");
 }
 
 /* attention(q, k, v, { causal =, window =, docs =, scale =, kv_head =, lse = }) -> o (, lse) */
@@ -148,23 +170,37 @@ static int attention(lua_State *L)
     static const char *const names[] = {"causal",  "window", "docs", "scale",
                                         "kv_head", "lse",    NULL};
     const char *op = "attention";
-    ul_attention_options options = {0};
     host_arguments(L, op, 4);
     host_options(L, 4, op, names, 0);
-    options.causal = host_option_boolean(L, 4, op, "causal", 0);
-    options.window = host_option_integer(L, 4, op, "window", 0);
-    options.scale = host_option_number(L, 4, op, "scale", 0);
     int with_lse = host_option_boolean(L, 4, op, "lse", 0);
-    int has_docs = host_option(L, 4, "docs"), has_map = host_option(L, 4, "kv_head");
-    list_to_tensor(L, 5, op, UL_I64);
-    list_to_tensor(L, 6, op, UL_I32);
+    ul_attention_options options = attention_options(L, 4, op);
     host_box *o = host_new(L), *lse = host_new(L);
-    if (has_docs) options.docs = host_tensor_named(L, 5, op, "docs");
-    if (has_map) options.kv_head = host_tensor_named(L, 6, op, "kv_head");
+    with_maps(L, &options, 4, op);
     ul_tensor *q = host_tensor(L, 1, op), *k = host_tensor(L, 2, op), *v = host_tensor(L, 3, op);
     host_check(L, ul_attention(&o->t, with_lse ? &lse->t : NULL, q, k, v, &options));
     if (with_lse) return 2;
     lua_pop(L, 1);
+    return 1;
+}
+
+int host_ring_attention(lua_State *L)
+{
+    static const char *const names[] = {"tokens", "causal",  "window", "docs",
+                                        "scale",  "kv_head", NULL};
+    const char *op = "ring_attention";
+    ul_group *g = host_to_group(L);
+    host_arguments(L, op, 5);
+    host_options(L, 5, op, names, 0);
+    if (!host_option(L, 5, "tokens")) host_fail(L, "%s: tokens = S, of whole rows, is missing", op);
+    int64_t tokens = host_integer(L, 6, op, "tokens");
+    lua_pop(L, 1);
+    ul_attention_options options = attention_options(L, 5, op);
+    host_box *o = host_new(L);
+    with_maps(L, &options, 5, op);
+    ul_tensor *q = host_tensor(L, 2, op), *k = host_tensor(L, 3, op), *v = host_tensor(L, 4, op);
+    int rc = ul_ring_attention(&o->t, q, k, v, g, tokens, &options);
+    if (rc != UL_ECOMM) host_check_as(L, op, rc);
+    host_check(L, rc);
     return 1;
 }
 

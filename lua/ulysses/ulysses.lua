@@ -28,11 +28,12 @@ end
 ---@field window? integer W keys including itself; needs causal
 ---@field docs? Tensor i64 offsets over the flattened B S of the whole sequence
 ---@field scale? number 1 / sqrt(D) where it is left out
----@field lengths? integer[] T of each rank; they tell each other where it is left out
+---@field lengths? integer[] T of each rank of group; they tell each other where it is left out
 
 --- Softmax attention of this rank's tokens over the whole sequence: what F.attention gives for all
 --- of it, cut into the same slices. Ranks exchange tokens for heads and back; any number of heads,
---- of kv heads, and of tokens on each rank goes with any number of ranks.
+--- of kv heads, and of tokens on each rank goes with any number of ranks. Where the mesh has a
+--- ring, keys and values go round it, between the parts that have exchanged tokens for heads.
 --- ```lua
 --- local q, k, v = ul.randn(1, 16, 8, 4), ul.randn(1, 16, 2, 4), ul.randn(1, 16, 2, 4)
 --- local o = ul.ulysses.attention(q, k, v, { group = ul.group(), causal = true })
@@ -48,8 +49,8 @@ function ulysses.attention(q, k, v, options)
   local group = mesh and mesh.ulysses or options.group
   local plain = { causal = options.causal, window = options.window, docs = options.docs,
                   scale = options.scale }
-  if mesh and mesh.ring.size > 1 then raise 'ulysses.attention: no ring yet' end
-  if not group or group.size == 1 then return F.attention(q, k, v, plain) end
+  local ring = mesh and mesh.ring.size > 1 and mesh.ring
+  if not ring and (not group or group.size == 1) then return F.attention(q, k, v, plain) end
   for i, x in ipairs { q, k, v } do
     if not core.is_tensor(x) or x:dim() ~= 4 then
       raise('ulysses.attention: %s must be a tensor [B, T, H, D]', ('qkv'):sub(i, i))
@@ -68,9 +69,12 @@ function ulysses.attention(q, k, v, options)
     raise('ulysses.attention: %d tokens are not what this rank holds of a row of %d, the last one '
           .. 'that mesh:slice has cut', tokens, mesh.tokens)
   end
+  if ring then plain.tokens = mesh.tokens end
+  if group.size == 1 then return ring:ring_attention(q, k, v, plain) end
   plain.kv_head = kv_head(group, heads, kv_heads, q:device())
   local mine = group:shard_heads({ q, k, v }, { lengths = lengths, q_heads = heads })
-  local o = F.attention(mine[1], mine[2], mine[3], plain)
+  q, k, v = mine[1], mine[2], mine[3]
+  local o = ring and ring:ring_attention(q, k, v, plain) or F.attention(q, k, v, plain)
   return group:shard_tokens(o, { lengths = lengths, heads = heads })
 end
 

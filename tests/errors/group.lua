@@ -68,6 +68,26 @@ return {
       'head_share: 2 heads, 3 kv heads' },
     { 'the heads of no rank', function() g:head_share(2, 1, 1) end,
       'head_share: no rank 1: they go from 0 to 0' },
+    { 'a ring without a length', function() g:ring_attention(four, four, four) end,
+      'ring_attention: tokens = S, of whole rows, is missing' },
+    { 'a misspelt option of a ring',
+      function() g:ring_attention(four, four, four, { token = 3 }) end,
+      "ring_attention: no option 'token'; did you mean 'tokens'?" },
+    { 'a slice of another row',
+      function() g:ring_attention(four, four, four, { tokens = 4 }) end,
+      'ring_attention: rank 0 of 1 holds 4 of 4 tokens, but q is [1, 3, 2, 4]' },
+    { 'heads of another ring', function() g:ring_attention(x, x, x, { tokens = 3 }) end,
+      'ring_attention: q [2, 3], k [2, 3] and v [2, 3] must be [B, T, H, D]' },
+    { 'documents of a slice, not of the row',
+      function()
+        local q = ul.ones({ 1, 3, 2, 4 }, { device = 'meta' })
+        local docs = ul.tensor({ 0, 3 }, { dtype = 'i64' })
+        plan:ring_attention(q, q, q, { tokens = 9, docs = docs })
+      end, 'ring_attention: q is on meta, docs on cpu; bring them together with :to()' },
+    { 'a ring of values in a pretended world',
+      function() plan:ring_attention(four, four, four, { tokens = 9 }) end,
+      'ring_attention: the other ranks of a pretended world have no values; '
+        .. 'x [1, 3, 2, 4] must be on meta' },
     { 'no such root', function() g:broadcast(x, 1) end,
       'broadcast: no rank 1: they go from 0 to 0' },
     { 'a send to itself', function() g:send(x, 0) end, 'send: rank 0 is this very rank' },

@@ -317,10 +317,10 @@ describe('training', function()
       return left, { run.losses, ul.rand(1):item(), run.tokens }
     end
     local _, expected = trained(0)
-    local n, left, found = 0, nil, nil
+    local n = 0
     repeat
       n = n + 1
-      left, found = trained(n)
+      local left, found = trained(n)
       assert.same(expected, found, 'line ' .. n)
     until not left
     jit.on()

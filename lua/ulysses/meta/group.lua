@@ -124,6 +124,25 @@ function Group:shard_tokens(x, options) end
 ---@return integer count
 function Group:head_share(heads, kv_heads, rank) end
 
+---@class RingOptions
+---@field tokens integer S of whole rows
+---@field causal? boolean
+---@field window? integer W keys including itself; needs causal
+---@field docs? Tensor|integer[] i64 offsets over the flattened B S of whole rows
+---@field scale? number 1 / sqrt(D) where it is left out
+---@field kv_head? Tensor|integer[] i32 [H]: which kv head, from 0, each query head reads
+
+--- Softmax attention over rows of which rank r of R holds the chunks r and 2 R - 1 - r of 2 R, one
+--- behind the other; the first chunks hold one token more if need be. What F.attention gives for
+--- whole rows, cut in the same way. Queries stay where they are; keys and values go from rank to
+--- rank as far as some query sees them, and no rank ever has all of them.
+---@param q Tensor [B, T, H, D]
+---@param k Tensor [B, T, Hkv, D]
+---@param v Tensor [B, T, Hkv, D]
+---@param options RingOptions
+---@return Tensor o [B, T, H, D]
+function Group:ring_attention(q, k, v, options) end
+
 --- The x of rank root, on all ranks.
 ---@param x Tensor of the same shape and dtype on all ranks
 ---@param root? integer 0
