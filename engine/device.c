@@ -7,10 +7,15 @@ static const ul_kernels *const meta_kernels[UL_DTYPES] = {
     [UL_I64] = &ul_kernels_meta_i64, [UL_U8] = &ul_kernels_meta_u8,
 };
 
-const char *ul_device_name(ul_device device) { return device == UL_CPU ? "cpu" : "meta"; }
+const char *ul_device_name(ul_device device)
+{
+    if (device == UL_CUDA) return ul__cuda_name();
+    return device == UL_CPU ? "cpu" : "meta";
+}
 
 const ul_kernels *ul__kernels_of(ul_device device, ul_dtype dtype)
 {
+    if (device == UL_CUDA) return ul__cuda()->kernels[dtype];
     return device == UL_CPU ? ul_cpu_kernels(dtype) : meta_kernels[dtype];
 }
 
@@ -21,6 +26,7 @@ const ul_kernels *ul__kernels(const ul_tensor *t)
 
 ul_stream *ul__stream(const ul_tensor *t)
 {
+    if (t->storage->device == UL_CUDA) return ul__cuda()->stream();
     return t->storage->device == UL_CPU ? ul_cpu_stream() : NULL;
 }
 

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <stddef.h>
 
+#include "../kernels/backend.h"
 #include "../kernels/kernels.h"
 #include "ulysses.h"
 
@@ -62,6 +63,17 @@ static inline void *ul__given(ul_tensor *t)
 {
     return t && !t->storage->data ? t : t ? ul__data(t) : NULL;
 }
+
+/* ---- backend.c: what is on another device's memory ---- */
+
+const ul_backend *ul__cuda(void); /* NULL until ul_cuda_open() */
+const char *ul__cuda_name(void);
+/* Copies bytes from where kernels of `device` see them; waits for them. */
+int ul__read_values(void *host, const void *data, int64_t bytes, ul_device device);
+/* The same values, contiguous, on another device; outside of the tape. */
+int ul__moved(ul_tensor **out, const ul_tensor *x, ul_device device);
+/* x's values where the host can read them: its own, unless it is on cuda. */
+int ul__on_host(ul_tensor **out, const ul_tensor *x);
 
 /* ---- the tape ---- */
 

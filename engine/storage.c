@@ -51,6 +51,7 @@ void ul_memory_set_limit(ul_device device, int64_t bytes)
 void ul_memory_trim(ul_device device)
 {
     if (device == UL_CPU) ul__arena_trim();
+    if (device == UL_CUDA && ul__cuda()) ul__cuda()->trim();
 }
 
 void ul_memory_reset_peak(ul_device device) { devices[device].peak = devices[device].live; }
@@ -98,7 +99,8 @@ static int out_of_memory(ul_device device, int64_t bytes)
 {
     char largest[512] = "none";
     describe_largest(device, largest, sizeof largest);
-    int64_t limit = device == UL_CPU ? ul__arena_limit() : devices[device].limit;
+    int64_t limit = device == UL_CPU ? ul__arena_limit() : devices[device].limit, free;
+    if (device == UL_CUDA && !limit) ul__cuda()->memory(&free, &limit);
     return ul__fail(
         UL_ENOMEM,
         "out of memory on %s: %.1f MiB wanted, %.1f MiB in use of %.1f MiB; the largest "
@@ -114,12 +116,28 @@ static int obtain(void **data, ul_device device, int64_t bytes)
         int64_t limit = devices[device].limit;
         return limit && devices[device].live + bytes > limit ? UL_ENOMEM : UL_OK;
     }
-    *data = ul__arena_alloc(bytes > 0 ? bytes : 1);
+    if (device == UL_CUDA) {
+        int64_t limit = devices[device].limit;
+        if (limit && devices[device].live + bytes > limit) return UL_ENOMEM;
+        *data = ul__cuda()->alloc(bytes > 0 ? bytes : 1);
+    } else {
+        *data = ul__arena_alloc(bytes > 0 ? bytes : 1);
+    }
     return *data ? UL_OK : UL_ENOMEM;
+}
+
+static void give_back(void *data, ul_device device)
+{
+    if (!data) return;
+    if (device == UL_CUDA)
+        ul__cuda()->release(data);
+    else
+        ul__arena_free(data);
 }
 
 int ul__storage_new(ul_storage **out, ul_device device, int64_t bytes)
 {
+    if (device == UL_CUDA && !ul__cuda()) UL_TRY(ul_cuda_open(0));
     relieve(device, bytes, 0);
     if (ul__fail_now()) return ul__fail(UL_ENOMEM, "out of memory: a test asked for it");
     void *data;
@@ -130,7 +148,7 @@ int ul__storage_new(ul_storage **out, ul_device device, int64_t bytes)
     }
     ul_storage *s = ul__alloc(sizeof *s);
     if (!s) {
-        if (data) ul__arena_free(data);
+        give_back(data, device);
         return ul__fail(UL_ENOMEM, "out of memory: no room for a tensor's record");
     }
     *s = (ul_storage){.refs = 1, .device = device, .data = data, .bytes = bytes};
@@ -153,6 +171,6 @@ void ul__storage_free(ul_storage *s)
     else
         devices[s->device].first = s->next;
     devices[s->device].live -= counted(s->bytes);
-    if (s->data) ul__arena_free(s->data);
+    give_back(s->data, s->device);
     free(s);
 }

@@ -151,26 +151,35 @@ static float bf16_value(uint16_t bits)
 
 int ul_tensor_get(double *value, const ul_tensor *t, const int64_t *index)
 {
-    const void *at = element("get", t, index);
-    if (!at) return t->storage->device == UL_META ? UL_EDEVICE : UL_EVALUE;
+    const void *place = element("get", t, index);
+    if (!place) return t->storage->device == UL_META ? UL_EDEVICE : UL_EVALUE;
+    union {
+        float f32;
+        uint16_t bf16;
+        double f64;
+        int32_t i32;
+        int64_t i64;
+        uint8_t u8;
+    } at;
+    UL_TRY(ul__read_values(&at, place, ul_dtype_bytes(t->dtype), t->storage->device));
     switch (t->dtype) {
     case UL_F32:
-        *value = *(const float *)at;
+        *value = at.f32;
         break;
     case UL_BF16:
-        *value = bf16_value(*(const uint16_t *)at);
+        *value = bf16_value(at.bf16);
         break;
     case UL_F64:
-        *value = *(const double *)at;
+        *value = at.f64;
         break;
     case UL_I32:
-        *value = *(const int32_t *)at;
+        *value = at.i32;
         break;
     case UL_I64:
-        *value = (double)*(const int64_t *)at;
+        *value = (double)at.i64;
         break;
     default:
-        *value = *(const uint8_t *)at;
+        *value = at.u8;
         break;
     }
     return UL_OK;
@@ -179,10 +188,9 @@ int ul_tensor_get(double *value, const ul_tensor *t, const int64_t *index)
 int ul_tensor_get_int(int64_t *value, const ul_tensor *t, const int64_t *index)
 {
     if (t->dtype == UL_I64) {
-        const int64_t *at = element("get", t, index);
+        const void *at = element("get", t, index);
         if (!at) return t->storage->device == UL_META ? UL_EDEVICE : UL_EVALUE;
-        *value = *at;
-        return UL_OK;
+        return ul__read_values(value, at, sizeof *value, t->storage->device);
     }
     double number;
     UL_TRY(ul_tensor_get(&number, t, index));

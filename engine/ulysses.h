@@ -41,7 +41,7 @@ enum {
 };
 
 typedef enum { UL_F32, UL_BF16, UL_F64, UL_I32, UL_I64, UL_U8, UL_DTYPES } ul_dtype;
-typedef enum { UL_CPU, UL_META, UL_DEVICES } ul_device;
+typedef enum { UL_CPU, UL_META, UL_CUDA, UL_DEVICES } ul_device;
 
 typedef struct ul_tensor ul_tensor;
 
@@ -56,7 +56,17 @@ int ul_dtype_is_float(ul_dtype dtype);
 /* The type that sums, statistics and gradients of leaves have: f32 for f32 and bf16, f64 for f64,
  * i64 for integers. */
 ul_dtype ul_dtype_acc(ul_dtype dtype);
-const char *ul_device_name(ul_device device); /* "cpu", "meta" */
+const char *ul_device_name(ul_device device); /* "cpu", "meta", "cuda:0" */
+
+/* ---- backend.c ---- */
+
+/* Takes CUDA device `ordinal` (from 0) for this process, which has one: tensors on UL_CUDA are
+ * there. The first tensor on UL_CUDA takes device 0 otherwise. */
+int ul_cuda_open(int ordinal);
+int ul_cuda_is_open(void);
+int ul_cuda_ordinal(void); /* the one taken, or 0 */
+/* Waits for all that was asked of it. */
+int ul_cuda_wait(void);
 
 /* ---- storage.c: memory ---- */
 

@@ -53,7 +53,7 @@ typedef struct ul_gemm {
     int a_trans, b_trans, c_acc;
 } ul_gemm;
 
-/* Shapes and masks of one attention call; masks.h of each backend says who sees whom.
+/* Shapes and masks of one attention call; masks.h says who sees whom.
  * q, o [B, Tq, H, D], k, v [B, Tk, Hkv, D]; strides in elements for the dims
  * B, T, H; D is contiguous. Query head h reads key/value head kv_head[h].
  * Query i stands at key position i + q_start. lse [B, H, Tq], accumulators,

@@ -379,11 +379,15 @@ int ul_safetensors_read(ul_tensor *into, const ul_safetensors *file,
     UL_TRY(ul__change("read", into));
     if (into->storage->device == UL_META || ul_tensor_size(into) == 0) return UL_OK;
     int64_t place = entry->offset + (rows ? entry->bytes / rows * first : 0);
-    if (ul_tensor_is_contiguous(into)) return read_contiguous(into, file, entry, place);
-    ul_tensor *whole;
+    ul_device device = into->storage->device;
+    if (ul_tensor_is_contiguous(into) && device == UL_CPU)
+        return read_contiguous(into, file, entry, place);
+    ul_tensor *whole, *moved = NULL;
     UL_TRY(ul_tensor_new(&whole, into->dtype, UL_CPU, into->ndim, into->shape));
     int rc = read_contiguous(whole, file, entry, place);
-    if (rc == UL_OK) rc = ul__assign(into, whole);
+    if (rc == UL_OK && device != UL_CPU) rc = ul__moved(&moved, whole, device);
+    if (rc == UL_OK) rc = ul__assign(into, moved ? moved : whole);
+    ul_tensor_free(moved);
     ul_tensor_free(whole);
     return rc;
 }

@@ -94,9 +94,10 @@ static int make_header(char **text, const char *path, const ul_safetensors_item 
 
 static int write_tensor(ul__writer *w, ul_tensor *t)
 {
-    if (ul_tensor_is_contiguous(t)) return ul__write(w, ul__data(t), bytes_of(t));
+    if (ul_tensor_is_contiguous(t) && t->storage->device == UL_CPU)
+        return ul__write(w, ul__data(t), bytes_of(t));
     ul_tensor *copy;
-    UL_TRY(ul__compact(&copy, t));
+    UL_TRY(ul__moved(&copy, t, UL_CPU));
     int rc = ul__write(w, ul__data(copy), bytes_of(copy));
     ul_tensor_free(copy);
     return rc;

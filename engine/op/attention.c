@@ -69,7 +69,12 @@ static int check_docs(const ul_tensor *docs, const ul_tensor *q, const ul_tensor
                "attention: docs need as many queries as keys, not q %s, k %s", ul__shape(q),
                ul__shape(k));
     if (docs->storage->device == UL_META) return UL_OK;
-    return check_docs_values(ul__data(docs), docs->shape[0], tokens ? q->shape[0] : 0, tokens);
+    ul_tensor *values;
+    UL_TRY(ul__on_host(&values, docs));
+    int rc =
+        check_docs_values(ul__data(values), values->shape[0], tokens ? q->shape[0] : 0, tokens);
+    ul_tensor_free(values);
+    return rc;
 }
 
 static int check_kv_head(const ul_tensor *kv_head, const ul_tensor *q, const ul_tensor *k)
@@ -80,12 +85,17 @@ static int check_kv_head(const ul_tensor *kv_head, const ul_tensor *q, const ul_
                "attention: kv_head %s must name a kv head for each head of q %s",
                ul__shape(kv_head), ul__shape(q));
     if (kv_head->storage->device == UL_META) return UL_OK;
-    const int32_t *map = ul__data(kv_head);
-    for (int64_t head = 0; head < kv_head->shape[0]; head++)
-        UL_REQUIRE(map[head] >= 0 && map[head] < k->shape[2], UL_EVALUE,
-                   "attention: kv_head sends head %lld to kv head %d, but k %s has %lld",
-                   (long long)head, (int)map[head], ul__shape(k), (long long)k->shape[2]);
-    return UL_OK;
+    ul_tensor *values;
+    UL_TRY(ul__on_host(&values, kv_head));
+    const int32_t *map = ul__data(values);
+    int rc = UL_OK;
+    for (int64_t head = 0; head < kv_head->shape[0] && rc == UL_OK; head++)
+        if (map[head] < 0 || map[head] >= k->shape[2])
+            rc = ul__fail(UL_EVALUE,
+                          "attention: kv_head sends head %lld to kv head %d, but k %s has %lld",
+                          (long long)head, (int)map[head], ul__shape(k), (long long)k->shape[2]);
+    ul_tensor_free(values);
+    return rc;
 }
 
 /* ---- preparing a call ---- */
@@ -165,7 +175,7 @@ static void save_maps(ul_call *call, const ul_attention_options *options, int64_
         call->rc =
             options->kv_head ? ul__compact(&map, options->kv_head) : default_kv_head(&map, q, k);
     }
-    if (call->rc == UL_OK) call->rc = check_kv_head(map, q, k);
+    if (call->rc == UL_OK && options->kv_head) call->rc = check_kv_head(map, q, k);
     ul__save(call, map);
     ul_tensor_free(docs);
     ul_tensor_free(map);

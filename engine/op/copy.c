@@ -87,15 +87,30 @@ int ul_cast(ul_tensor **y, ul_tensor *x, ul_dtype dtype)
 
 /* ---- to_device ---- */
 
+static int to_device_backward(ul_call *call, ul_tensor *const *dy)
+{
+    ul_tensor *dx;
+    UL_TRY(ul__moved(&dx, dy[0], call->variable[0]->device));
+    ul__grad_take(call, 0, dx);
+    return UL_OK;
+}
+
+static const ul_op to_device = {"to", to_device_backward};
+
 int ul_to_device(ul_tensor **y, ul_tensor *x, ul_device device)
 {
     ul_device from = x->storage->device;
     UL_REQUIRE(from == device || from != UL_META, UL_EDEVICE,
                "to: x %s is on meta and has no values to bring to %s", ul__shape(x),
                ul_device_name(device));
-    if (from != device) return ul_tensor_new(y, x->dtype, device, x->ndim, x->shape);
-    *y = ul_tensor_retain(x);
-    return UL_OK;
+    if (from == device) {
+        *y = ul_tensor_retain(x);
+        return UL_OK;
+    }
+    if (device == UL_META) return ul_tensor_new(y, x->dtype, device, x->ndim, x->shape);
+    ul_call call = {.op = &to_device, .input = {x}};
+    call.rc = ul__moved(&call.output[0], x, device);
+    return ul__finish(&call, y);
 }
 
 /* ---- cat ---- */

@@ -183,6 +183,9 @@ int ul__collective(ul_group *g, ul_comm_kind kind, const ul_tensor *x, int dim, 
     }
     if (at < 78) snprintf(what + at, sizeof what - (size_t)at, "]%s", more);
     int moves = x->storage->device == UL_CPU;
+    UL_REQUIRE(x->storage->device != UL_CUDA || g->size == 1, UL_EDEVICE,
+               "%s: ranks cannot exchange tensors on %s yet", ul_comm_name(kind),
+               ul_device_name(UL_CUDA));
     UL_REQUIRE(!moves || g->comm != &ul__plan, UL_EDEVICE,
                "%s: the other ranks of a pretended world have no values; x %s must be on meta",
                ul_comm_name(kind), ul__shape(x));

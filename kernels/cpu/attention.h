@@ -7,7 +7,7 @@
 #ifndef UL_ATTENTION_H
 #define UL_ATTENTION_H
 
-#include "masks.h"
+#include "../masks.h"
 #include "simd.h"
 #include "tile.h"
 #include "transpose.h"

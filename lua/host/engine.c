@@ -33,7 +33,7 @@ static int set_random_state(lua_State *L)
 static int default_device(lua_State *L)
 {
     host_arguments(L, "default_device", 0);
-    lua_pushstring(L, host_devices[host_device]);
+    lua_pushstring(L, ul_device_name(host_device));
     return 1;
 }
 
@@ -77,6 +77,7 @@ static int memory(lua_State *L)
     }
     lua_createtable(L, 0, UL_DEVICES);
     for (int d = 0; d < UL_DEVICES; d++) {
+        if (d == UL_CUDA && !ul_cuda_is_open()) continue;
         push_stats(L, (ul_device)d);
         lua_setfield(L, -2, host_devices[d]);
     }

@@ -22,7 +22,7 @@ static const char *const usage =
     "  -j COMMAND     control the compiler: on, off, p=..., v, dump\n"
     "  -O LEVEL       optimisations of the compiler\n"
     "  -              read the script from standard input\n"
-    "  --device NAME  where tensors are made: cpu (default), or meta: shapes and sizes only\n"
+    "  --device NAME  where tensors are made: cpu (default), cuda, or meta: sizes only\n"
     "  --ranks N      the script, or one prompt, on N ranks, on --hosts a:4,b:4 or all on this\n"
     "                 one; UL_RANK_OUTPUT=all: a script with the output of all of them\n"
     "  --report DIR   write the page about the run in a folder, and print where it is\n"
@@ -217,7 +217,7 @@ static int set_device(lua_State *L, const char *name)
         L,
         "local ok, sentence = pcall(require('ulysses.core').set_default_device, ...)\n"
         "if not ok then\n"
-        "  require 'ulysses.refuse'('--device: %s', sentence:match 'no device.*')\n"
+        "  require 'ulysses.refuse'('--device: %s', sentence:match 'set_default_device: (.*)')\n"
         "end",
         name);
 }

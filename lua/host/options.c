@@ -1,11 +1,12 @@
 /* options.c - tables of options: strict about names, with the nearest one suggested. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "host.h"
 
 const char *const host_dtypes[] = {"f32", "bf16", "f64", "i32", "i64", "u8", NULL};
-const char *const host_devices[] = {"cpu", "meta", NULL};
+const char *const host_devices[] = {"cpu", "meta", "cuda", NULL};
 ul_device host_device = UL_CPU;
 
 enum { LONGEST = 32 };
@@ -51,6 +52,13 @@ void host_suggest(char *text, int size, const char *word, const char *const *nam
         at += snprintf(text + at, (size_t)(size - at), "%s %s", name == names ? "" : ",", *name);
 }
 
+/* Whether the last of the choices are devices. */
+static int has_devices(const char *const *choices)
+{
+    while (*choices && strcmp(*choices, "cuda") != 0) choices++;
+    return *choices != NULL;
+}
+
 /* What there is instead of a word that is no choice. Devices are few and all listed: 'gpu' must not
  * suggest 'cpu'.
  */
@@ -59,8 +67,25 @@ static void explain(char *text, int size, const char *word, const char *const *c
     if (choices != host_devices)
         host_suggest(text, size, word, choices);
     else
-        snprintf(text, (size_t)size, "; %sthere is cpu, meta",
-                 strncmp(word, "cuda", 4) == 0 ? "this build has no CUDA backend, " : "");
+        snprintf(text, (size_t)size, "; there is cpu, meta, cuda (or cuda:1 ..)");
+}
+
+/* The number in "cuda:N", or -1. */
+static int cuda_ordinal(const char *word)
+{
+    char *end;
+    if (strncmp(word, "cuda:", 5) != 0 || !word[5] || strlen(word) > 9) return -1;
+    long n = strtol(word + 5, &end, 10);
+    return *end || n < 0 || word[5] == '+' || word[5] == ' ' ? -1 : (int)n;
+}
+
+/* Opens what is asked for, so that what is missing is said here. */
+static int open_device(lua_State *L, const char *op, const char *word)
+{
+    int named = cuda_ordinal(word);
+    if (strcmp(word, "cuda") != 0 && named < 0) return -1;
+    host_check_as(L, op, ul_cuda_open(named < 0 ? ul_cuda_ordinal() : named));
+    return UL_CUDA;
 }
 
 void host_options(lua_State *L, int i, const char *op, const char *const *names, int list)
@@ -125,8 +150,9 @@ int host_choice(lua_State *L, int i, const char *op, const char *what, const cha
         host_fail(L, "%s: %s must be a string, got %s", op, what,
                   host_describe(L, i, text, sizeof text));
     const char *word = lua_tostring(L, i);
+    int device = has_devices(choices) ? open_device(L, op, word) : -1;
     for (int k = 0; choices[k]; k++)
-        if (strcmp(choices[k], word) == 0) return k;
+        if (strcmp(choices[k], device < 0 ? word : "cuda") == 0) return k;
     explain(text, sizeof text, word, choices);
     return host_fail(L, "%s: no %s '%.40s'%s", op, what, word, text);
 }

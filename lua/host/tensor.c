@@ -216,16 +216,18 @@ static int item(lua_State *L)
     return 1;
 }
 
-/* Values to be read in order: no history, contiguous, f32 for bf16. */
+/* Values to be read in order: no history, on the host, contiguous, f32 for bf16. */
 static int plain(ul_tensor **y, ul_tensor *x)
 {
-    ul_tensor *bare = NULL, *wide = NULL;
+    ul_tensor *bare = NULL, *wide = NULL, *near = NULL;
     int rc = ul_detach(&bare, x);
     if (rc == UL_OK)
         rc = ul_cast(&wide, bare, ul_tensor_dtype(x) == UL_BF16 ? UL_F32 : ul_tensor_dtype(x));
-    if (rc == UL_OK) rc = ul_contiguous(y, wide);
+    if (rc == UL_OK) rc = ul_to_device(&near, wide, UL_CPU);
+    if (rc == UL_OK) rc = ul_contiguous(y, near);
     ul_tensor_free(bare);
     ul_tensor_free(wide);
+    ul_tensor_free(near);
     return rc;
 }
 
@@ -281,6 +283,8 @@ static int data(lua_State *L)
     host_arguments(L, "data", 1);
     ul_tensor *x = host_tensor(L, 1, "data");
     if (ul_tensor_device(x) == UL_META) host_fail(L, "data: a meta tensor has no values");
+    if (ul_tensor_device(x) == UL_CUDA)
+        host_fail(L, "data: the tensor is on %s; take x:to 'cpu'", ul_device_name(UL_CUDA));
     if (!ul_tensor_is_contiguous(x))
         host_fail(L, "data: the tensor is not contiguous; take x:contiguous()");
     lua_pushlightuserdata(L, ul_tensor_data(x));

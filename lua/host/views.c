@@ -236,8 +236,8 @@ static int index_of(const char *word, const char *const *names)
 /* One word of to(): a dtype or a device. */
 static void read_target(lua_State *L, int i, int *dtype, int *device)
 {
-    static const char *const all[] = {"f32", "bf16", "f64",  "i32", "i64",
-                                      "u8",  "cpu",  "meta", NULL};
+    static const char *const all[] = {"f32", "bf16", "f64",  "i32",  "i64",
+                                      "u8",  "cpu",  "meta", "cuda", NULL};
     int which = host_choice(L, i, "to", "dtype or device", all);
     if (which < UL_DTYPES)
         *dtype = which;

@@ -4,7 +4,7 @@
 -- data: indices that are stored in tensors count from 0.
 
 ---@alias Dtype 'f32'|'bf16'|'f64'|'i32'|'i64'|'u8'
----@alias Device 'cpu'|'meta'
+---@alias Device 'cpu'|'meta'|'cuda'|string 'cuda:1' is the second; a process works on one
 ---@alias Dims integer|integer[]|nil
 ---@alias Operand Tensor|number
 
@@ -62,7 +62,7 @@ function Tensor:numel() end
 ---@return Dtype
 function Tensor:dtype() end
 
---- Where it lives: 'cpu' or 'meta'.
+--- Where it lives: 'cpu', 'meta' or 'cuda:0'.
 ---@return Device
 function Tensor:device() end
 

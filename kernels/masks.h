@@ -3,18 +3,24 @@
 #ifndef UL_MASKS_H
 #define UL_MASKS_H
 
-#include "../kernels.h"
+#include "kernels.h"
+
+#ifdef __CUDACC__
+#define UL_MASK __host__ __device__ static inline
+#else
+#define UL_MASK static inline
+#endif
 
 /* Keys low <= j < high of one row of the batch; nothing where low == high. */
 typedef struct key_range {
     int64_t low, high;
 } key_range;
 
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+UL_MASK int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+UL_MASK int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* The document that holds token `at` of the flattened B T; the empty ones before it are passed. */
-static inline key_range document_at(const ul_attention_args *a, int64_t at)
+UL_MASK key_range document_at(const ul_attention_args *a, int64_t at)
 {
     int64_t low = 0, high = a->n_docs; /* docs[low] <= at, high is beyond */
     while (high - low > 1) {
@@ -24,11 +30,12 @@ static inline key_range document_at(const ul_attention_args *a, int64_t at)
         else
             high = middle;
     }
-    return (key_range){a->docs[low], a->docs[low + 1]};
+    key_range found = {a->docs[low], a->docs[low + 1]};
+    return found;
 }
 
 /* visible_keys() where the keys are part of a row. */
-static inline key_range visible_part(const ul_attention_args *a, int64_t b, int64_t i)
+UL_MASK key_range visible_part(const ul_attention_args *a, int64_t b, int64_t i)
 {
     int64_t at = i + (i < a->q_cut ? a->q_start : a->q_start_2);
     key_range seen = {0, a->row_tokens};
@@ -47,7 +54,7 @@ static inline key_range visible_part(const ul_attention_args *a, int64_t b, int6
 /* The keys that query i of batch row b sees. Neither bound falls as i rises, so what a run of
  * queries sees lies between the first one's low and the last one's high.
  */
-static inline key_range visible_keys(const ul_attention_args *a, int64_t b, int64_t i)
+UL_MASK key_range visible_keys(const ul_attention_args *a, int64_t b, int64_t i)
 {
     if (a->row_tokens) return visible_part(a, b, i);
     int64_t tokens = a->k_tokens, at = i + a->q_start;
@@ -55,8 +62,10 @@ static inline key_range visible_keys(const ul_attention_args *a, int64_t b, int6
     if (a->causal) seen.high = at < 0 ? 0 : least(at + 1, tokens);
     if (a->window > 0 && at >= a->window) seen.low = least(at - a->window + 1, tokens);
     if (a->docs && a->n_docs > 0) {
-        if (at < 0) return (key_range){0, 0};
-        if (at >= tokens) return (key_range){tokens, tokens};
+        if (at < 0 || at >= tokens) {
+            seen.low = seen.high = at < 0 ? 0 : tokens;
+            return seen;
+        }
         key_range document = document_at(a, b * tokens + at);
         seen.low = most(seen.low, document.low - b * tokens);
         seen.high = least(seen.high, document.high - b * tokens);

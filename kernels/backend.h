@@ -1,0 +1,43 @@
+/* backend.h - what a backend in a library of its own offers: memory of its device, and kernels.
+ *
+ * libulysses_cuda.so has one function, ul_backend_get(). The engine opens the library when a tensor
+ * is first wanted on cuda; a process that never asks needs neither driver nor CUDA.
+ */
+#ifndef UL_BACKEND_H
+#define UL_BACKEND_H
+
+#include "kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Another number for each change of this file, of kernels.h or of kernels.def. */
+enum { UL_BACKEND_ABI = 1, UL_BACKEND_TYPES = 6 };
+
+/* Functions return 0, or what `fail` returned: it keeps the sentence. All work goes to one stream,
+ * in order.
+ */
+typedef struct ul_backend {
+    /* Takes device number `ordinal` (from 0) for this process. */
+    int (*open)(int ordinal, int (*fail)(const char *sentence));
+    const char *(*device_name)(void); /* "NVIDIA H200" */
+    int (*memory)(int64_t *free, int64_t *total);
+    void *(*alloc)(int64_t bytes); /* aligned to 256; NULL where there is none left */
+    void (*release)(void *data);
+    void (*trim)(void); /* gives back to the system what is not in use */
+    int (*write)(void *data, const void *host, int64_t bytes);
+    int (*read)(void *host, const void *data, int64_t bytes); /* waits for all work before it */
+    int (*wait)(void);
+    ul_stream *(*stream)(void);
+    const ul_kernels *kernels[UL_BACKEND_TYPES]; /* f32 bf16 f64 i32 i64 u8 */
+} ul_backend;
+
+/* NULL where the library was built for another ABI. */
+typedef const ul_backend *ul_backend_getter(int abi, int *own_abi);
+#define UL_BACKEND_GETTER "ul_backend_get"
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,49 @@
+/* attention.h - what both directions of attention share: tiles in shared memory, and scores.
+ *
+ * Every product of a tile is summed by one thread in order, and nothing is added by two blocks: the
+ * result is the same in every run.
+ */
+#ifndef UL_CUDA_ATTENTION_H
+#define UL_CUDA_ATTENTION_H
+
+#include "../masks.h"
+#include "block.h"
+
+enum { ATTEND_THREADS = 256, MOST_TILE = 32, SHARED_LIMIT = 200 << 10 };
+
+/* Rows [first, first + n) of one head of x as accumulators, zeros below them: to [tile, D]. */
+__device__ __forceinline__ void load_rows(acc *to, const real *x, int64_t row_stride, int64_t n,
+                                          int tile, int64_t dim)
+{
+    for (int64_t i = threadIdx.x; i < tile * dim; i += blockDim.x) {
+        int64_t row = i / dim;
+        to[i] = row < n ? load(x[row * row_stride + i - row * dim]) : 0;
+    }
+}
+
+__device__ __forceinline__ acc dot(const acc *a, const acc *b, int64_t dim)
+{
+    acc sum = 0;
+    for (int64_t d = 0; d < dim; d++) sum += a[d] * b[d];
+    return sum;
+}
+
+/* The largest tile of which `matrices` of [tile, D] and `squares` of [tile, tile] fit. */
+static inline int tile_for(int64_t dim, int matrices, int squares, int64_t *bytes)
+{
+    int tile = MOST_TILE;
+    for (;; tile /= 2) {
+        *bytes = (matrices * tile * dim + squares * tile * tile + 4 * tile) * (int64_t)sizeof(acc);
+        if (*bytes <= SHARED_LIMIT || tile == 1) return tile;
+    }
+}
+
+/* More than 48 KiB of shared memory must be asked for. */
+template <class K> static inline int allow_shared(K kernel, int64_t bytes)
+{
+    if (bytes > 48 << 10)
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    return ul_cuda_launched("attention");
+}
+
+#endif

@@ -1,0 +1,162 @@
+/* backend.cu - the device's memory, its stream, and the table that the engine asks for. */
+#include <stdio.h>
+#include <string.h>
+
+#include "../backend.h"
+#include "cuda.h"
+
+static struct ul_stream stream;
+static int (*fail)(const char *sentence);
+static char name[256];
+
+enum { SCRATCH = 8 << 20 };
+
+/* ---- what went wrong ---- */
+
+static int check(const char *what, cudaError_t rc)
+{
+    if (rc == cudaSuccess) return 0;
+    char sentence[512];
+    snprintf(sentence, sizeof sentence, "%s: %s", what, cudaGetErrorString(rc));
+    return fail(sentence);
+}
+
+int ul_cuda_launched(const char *kernel) { return check(kernel, cudaGetLastError()); }
+
+/* ---- memory ---- */
+
+/* The pool keeps what is freed for the next one that asks; all of it is used in the order of the
+ * one stream.
+ */
+static void *alloc(int64_t bytes)
+{
+    void *data = NULL;
+    if (cudaMallocAsync(&data, (size_t)bytes, stream.stream) == cudaSuccess) return data;
+    cudaGetLastError(); /* it is said by the engine, not by the next kernel */
+    return NULL;
+}
+
+static void release(void *data) { cudaFreeAsync(data, stream.stream); }
+
+static cudaMemPool_t pool(void)
+{
+    int device = 0;
+    cudaMemPool_t found = NULL;
+    cudaGetDevice(&device);
+    cudaDeviceGetDefaultMemPool(&found, device);
+    return found;
+}
+
+static void trim(void)
+{
+    cudaStreamSynchronize(stream.stream);
+    cudaMemPoolTrimTo(pool(), 0);
+}
+
+static int memory(int64_t *unused, int64_t *total)
+{
+    size_t bytes_free = 0, bytes = 0;
+    if (check("memory", cudaMemGetInfo(&bytes_free, &bytes))) return -1;
+    *unused = (int64_t)bytes_free;
+    *total = (int64_t)bytes;
+    return 0;
+}
+
+/* ---- values ---- */
+
+/* The host's memory may be used again at once: it is no pinned one. */
+static int write_values(void *data, const void *host, int64_t bytes)
+{
+    cudaError_t rc =
+        cudaMemcpyAsync(data, host, (size_t)bytes, cudaMemcpyHostToDevice, stream.stream);
+    return check("copy to the device", rc);
+}
+
+static int read_values(void *host, const void *data, int64_t bytes)
+{
+    cudaError_t rc =
+        cudaMemcpyAsync(host, data, (size_t)bytes, cudaMemcpyDeviceToHost, stream.stream);
+    if (rc == cudaSuccess) rc = cudaStreamSynchronize(stream.stream);
+    return check("copy to the host", rc);
+}
+
+int ul_cuda_fetch(ul_stream *s, void *host, const void *data, int64_t bytes)
+{
+    (void)s;
+    return read_values(host, data, bytes);
+}
+
+static int wait_for_all(void) { return check("wait", cudaStreamSynchronize(stream.stream)); }
+
+/* ---- opening ---- */
+
+static const char *device_name(void) { return name; }
+static ul_stream *stream_of(void) { return &stream; }
+
+/* Keeps freed memory until trim() rather than giving it back at each wait. */
+static int keep_memory(void)
+{
+    uint64_t all = UINT64_MAX;
+    return check("memory pool",
+                 cudaMemPoolSetAttribute(pool(), cudaMemPoolAttrReleaseThreshold, &all));
+}
+
+static int open_device(int ordinal, int (*on_failure)(const char *sentence))
+{
+    int n = 0;
+    char sentence[512];
+    fail = on_failure;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    if (rc != cudaSuccess || n == 0) {
+        snprintf(sentence, sizeof sentence, "there is no usable GPU (%s)",
+                 rc == cudaSuccess ? "no device" : cudaGetErrorString(rc));
+        return fail(sentence);
+    }
+    if (ordinal >= n) {
+        snprintf(sentence, sizeof sentence, "there is no cuda:%d, only %d device%s", ordinal, n,
+                 n == 1 ? "" : "s");
+        return fail(sentence);
+    }
+    cudaDeviceProp properties;
+    int bad = check("device", cudaSetDevice(ordinal));
+    if (!bad) bad = check("device", cudaGetDeviceProperties(&properties, ordinal));
+    if (bad) return bad;
+    if (properties.major < 8) {
+        snprintf(sentence, sizeof sentence,
+                 "%s has compute capability %d.%d; 8.0 (Ampere) or newer is needed",
+                 properties.name, properties.major, properties.minor);
+        return fail(sentence);
+    }
+    snprintf(name, sizeof name, "%s", properties.name);
+    stream.processors = properties.multiProcessorCount;
+    stream.scratch_bytes = SCRATCH;
+    bad = check("stream", cudaStreamCreateWithFlags(&stream.stream, cudaStreamNonBlocking));
+    if (!bad) bad = keep_memory();
+    if (!bad) bad = check("scratch", cudaMalloc(&stream.scratch, SCRATCH));
+    return bad;
+}
+
+extern "C" {
+extern const ul_kernels ul_cuda_f32_table, ul_cuda_bf16_table, ul_cuda_f64_table, ul_cuda_i32_table,
+    ul_cuda_i64_table, ul_cuda_u8_table;
+
+__attribute__((visibility("default"))) const ul_backend *ul_backend_get(int abi, int *own_abi)
+{
+    static const ul_backend backend = {
+        open_device,
+        device_name,
+        memory,
+        alloc,
+        release,
+        trim,
+        write_values,
+        read_values,
+        wait_for_all,
+        stream_of,
+        {&ul_cuda_f32_table, &ul_cuda_bf16_table, &ul_cuda_f64_table, &ul_cuda_i32_table,
+         &ul_cuda_i64_table, &ul_cuda_u8_table},
+    };
+    *own_abi = UL_BACKEND_ABI;
+    return abi == UL_BACKEND_ABI ? &backend : NULL;
+}
+}

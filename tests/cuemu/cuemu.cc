@@ -1,0 +1,384 @@
+/* cuemu.cc - runs the blocks of a kernel: fibers that take turns where they wait for each other. */
+#include "cuemu.h"
+
+#include <stdio.h>
+#include <sys/mman.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+/* What the fibers' own bookkeeping touches is no matter of the kernel's. */
+#define RUNTIME \
+    __attribute__((no_sanitize("thread"), noinline, optimize("no-tree-loop-distribute-patterns")))
+#else
+#define RUNTIME __attribute__((noinline))
+#endif
+
+namespace cuemu
+{
+uint3 thread, block;
+dim3 block_size, grid_size;
+
+namespace
+{
+enum { STACK = 256 << 10, MOST_SHARED = 227 << 10, MOST_THREADS = 1024, WARP = 32 };
+enum state { RUNNABLE, IN_BLOCK, IN_WARP, DONE };
+
+struct fiber {
+    void *stack_pointer;
+    char *stack; /* NULL until it first runs, and again when it is done */
+    void *sanitizer;
+    uint3 thread;
+    int index, state, line;
+    unsigned mask;
+    int turn; /* which of the two slots of its lane it has published to last */
+    int vote; /* the same of the block's three votes */
+};
+
+struct published {
+    char bytes[16];
+} slots[MOST_THREADS][2];
+
+fiber fibers[MOST_THREADS], scheduler;
+fiber *current;
+char *free_stacks[MOST_THREADS + 1], *left_stack; /* left: of a fiber that is about to be done */
+int n_free_stacks;
+int order[MOST_THREADS], place[MOST_THREADS]; /* in which threads run; its inverse */
+int votes[3];                                 /* of __syncthreads_or, in turn */
+int n_threads, alive, arrived, arrived_line;
+char *shared_memory;
+void (*run_kernel)(void *);
+void *kernel_argument;
+uint64_t random_bits = 88172645463325252u;
+#ifdef __SANITIZE_THREAD__
+char barrier; /* stands for __syncthreads, and for the order of blocks */
+#endif
+#ifdef __SANITIZE_ADDRESS__
+const void *scheduler_stack;
+size_t scheduler_bytes;
+#endif
+
+[[noreturn]] RUNTIME void die(const char *what, int line, int detail)
+{
+    fprintf(stderr, "cuemu: %s; line %d (%d), block (%u, %u, %u), thread (%u, %u, %u)\n", what,
+            line, detail, block.x, block.y, block.z, thread.x, thread.y, thread.z);
+    abort();
+}
+
+RUNTIME uint64_t next_random()
+{
+    random_bits ^= random_bits << 13;
+    random_bits ^= random_bits >> 7;
+    return random_bits ^= random_bits << 17;
+}
+
+/* ---- stacks ---- */
+
+#ifndef __x86_64__
+#error "cuemu switches stacks on x86-64 only"
+#endif
+
+/* Keeps the registers that a call keeps, and goes on where `to` did. */
+__attribute__((naked, noinline)) void swap_stacks(void **, void *)
+{
+    __asm__("push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n"
+            "mov %rsp, (%rdi)\n mov %rsi, %rsp\n"
+            "pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n ret\n");
+}
+
+RUNTIME void fiber_main();
+
+/* The stack of a fiber that is done is free only when nothing runs on it any more. */
+RUNTIME void keep_left_stack()
+{
+    if (left_stack) free_stacks[n_free_stacks++] = left_stack;
+    left_stack = nullptr;
+}
+
+RUNTIME void give_stack(fiber *f)
+{
+    if (n_free_stacks) {
+        f->stack = free_stacks[--n_free_stacks];
+    } else {
+        f->stack = (char *)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                                -1, 0);
+        if (f->stack == MAP_FAILED) die("no memory for stacks", 0, 0);
+    }
+#ifdef __SANITIZE_ADDRESS__
+    __asan_unpoison_memory_region(f->stack, STACK);
+#endif
+    void **top = (void **)(f->stack + STACK);
+    *--top = nullptr;
+    *--top = (void *)fiber_main;
+    for (int i = 0; i < 6; i++) *--top = nullptr;
+    f->stack_pointer = top;
+}
+
+RUNTIME void switch_to(fiber *to)
+{
+    fiber *from = current;
+    if (to == from) return;
+    if (to != &scheduler && !to->stack) give_stack(to);
+    current = to;
+    thread = to->thread;
+#ifdef __SANITIZE_ADDRESS__
+    void *fake = nullptr;
+    __sanitizer_start_switch_fiber(from->state == DONE ? nullptr : &fake,
+                                   to == &scheduler ? scheduler_stack : to->stack,
+                                   to == &scheduler ? scheduler_bytes : (size_t)STACK);
+#endif
+#ifdef __SANITIZE_THREAD__
+    __tsan_switch_to_fiber(to->sanitizer, 1);
+#endif
+    swap_stacks(&from->stack_pointer, to->stack_pointer);
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+#endif
+    keep_left_stack();
+}
+
+/* ---- taking turns ---- */
+
+RUNTIME void yield()
+{
+    int at = current == &scheduler ? n_threads - 1 : place[current->index];
+    for (int k = 1; k <= n_threads; k++) {
+        fiber *f = &fibers[order[(at + k) % n_threads]];
+        if (f->state == RUNNABLE) return switch_to(f);
+    }
+    if (alive == 0) return switch_to(&scheduler);
+    for (int i = 0; i < n_threads; i++)
+        if (fibers[i].state == IN_WARP) {
+            thread = fibers[i].thread;
+            die("lanes of a warp wait for others that never come", fibers[i].line,
+                (int)fibers[i].mask);
+        }
+    die("not all threads come to __syncthreads", arrived_line, arrived);
+}
+
+RUNTIME void fiber_main()
+{
+#ifdef __SANITIZE_ADDRESS__
+    const void *bottom;
+    size_t size;
+    __sanitizer_finish_switch_fiber(nullptr, &bottom, &size);
+    if (!scheduler_stack) {
+        scheduler_stack = bottom;
+        scheduler_bytes = size;
+    }
+#endif
+#ifdef __SANITIZE_THREAD__
+    __tsan_acquire(&barrier); /* blocks follow each other: shared memory is used again */
+#endif
+    keep_left_stack();
+    run_kernel(kernel_argument);
+#ifdef __SANITIZE_THREAD__
+    __tsan_release(&barrier);
+#endif
+    current->state = DONE;
+    left_stack = current->stack;
+    alive--;
+    if (arrived) die("a thread has returned while others wait in __syncthreads", arrived_line, 0);
+    yield();
+    __builtin_unreachable();
+}
+
+RUNTIME void set_order(int is_reverse, int is_random)
+{
+    for (int i = 0; i < n_threads; i++) order[i] = is_reverse ? n_threads - 1 - i : i;
+    for (int i = n_threads - 1; i > 0 && is_random; i--) {
+        int j = (int)(next_random() % (unsigned)(i + 1)), kept = order[i];
+        order[i] = order[j];
+        order[j] = kept;
+    }
+    for (int i = 0; i < n_threads; i++) place[order[i]] = i;
+}
+
+RUNTIME void begin_threads()
+{
+    alive = n_threads;
+    arrived = votes[0] = votes[1] = votes[2] = 0;
+    for (int i = 0; i < n_threads; i++) {
+        fiber *f = &fibers[i];
+        unsigned row = (unsigned)i / block_size.x;
+        f->thread = {(unsigned)i % block_size.x, row % block_size.y, row / block_size.y};
+        f->index = i;
+        f->state = RUNNABLE;
+        f->turn = f->vote = 0;
+        f->stack = nullptr;
+#ifdef __SANITIZE_THREAD__
+        if (!f->sanitizer) f->sanitizer = __tsan_create_fiber(0);
+#endif
+    }
+}
+
+#ifdef __SANITIZE_THREAD__
+/* What the host has done before a launch comes before all of it, and all of it before what follows.
+ */
+RUNTIME void meet_fibers()
+{
+    for (int i = 0; i < n_threads; i++) {
+        __tsan_switch_to_fiber(fibers[i].sanitizer, 0);
+        __tsan_switch_to_fiber(scheduler.sanitizer, 0);
+    }
+}
+#endif
+
+RUNTIME void check_sizes(dim3 grid, dim3 size, size_t shared)
+{
+    if (n_threads < 1 || n_threads > MOST_THREADS || size.z > 64)
+        die("a block of so many threads", 0, n_threads);
+    if (!grid.x || !grid.y || !grid.z || grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535)
+        die("a grid of that size", (int)grid.x, (int)grid.y);
+    if (shared > MOST_SHARED) die("so much shared memory", 0, (int)shared);
+}
+} // namespace
+
+RUNTIME void launch(dim3 grid, dim3 size, size_t shared, void (*run)(void *), void *kernel)
+{
+    n_threads = (int)(size.x * size.y * size.z);
+    check_sizes(grid, size, shared);
+    if (!shared_memory) shared_memory = (char *)aligned_alloc(1024, MOST_SHARED + 1024);
+    grid_size = grid;
+    block_size = size;
+    run_kernel = run;
+    kernel_argument = kernel;
+    current = &scheduler;
+    scheduler.state = RUNNABLE;
+    const char *wish = getenv("CUEMU_ORDER");
+    int is_reverse = wish && !strcmp(wish, "reverse"), is_random = wish && !strcmp(wish, "random");
+    uint64_t n = (uint64_t)grid.x * grid.y * grid.z;
+#ifdef __SANITIZE_THREAD__
+    scheduler.sanitizer = __tsan_get_current_fiber();
+#endif
+    begin_threads();
+#ifdef __SANITIZE_THREAD__
+    meet_fibers();
+#endif
+#ifdef __SANITIZE_ADDRESS__
+    scheduler_stack = nullptr;
+    __asan_poison_memory_region(shared_memory + shared, MOST_SHARED - shared);
+    __asan_unpoison_memory_region(shared_memory, shared);
+#endif
+    for (uint64_t k = 0; k < n; k++) {
+        uint64_t b = is_reverse ? n - 1 - k : k;
+        block = {(unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y),
+                 (unsigned)(b / grid.x / grid.y)};
+        for (size_t i = 0; i < shared; i++) shared_memory[i] = (char)0xff;
+        if (k) begin_threads();
+        if (k == 0 || is_random) set_order(is_reverse, is_random);
+        yield();
+    }
+#ifdef __SANITIZE_THREAD__
+    meet_fibers();
+#endif
+}
+
+RUNTIME void sync_block(int line)
+{
+    if (alive != n_threads) die("__syncthreads after another thread has returned", line, alive);
+    if (arrived && arrived_line != line)
+        die("threads of a block are in __syncthreads at two lines", line, arrived_line);
+    arrived_line = line;
+#ifdef __SANITIZE_THREAD__
+    __tsan_release(&barrier);
+#endif
+    if (++arrived == n_threads) {
+        arrived = 0;
+        for (int i = 0; i < n_threads; i++) fibers[i].state = RUNNABLE;
+    } else {
+        current->state = IN_BLOCK;
+        yield();
+    }
+#ifdef __SANITIZE_THREAD__
+    __tsan_acquire(&barrier);
+#endif
+}
+
+/* Three votes in turn: the next one is emptied before anyone can come to it. */
+RUNTIME int sync_block_or(int predicate, int line)
+{
+    int turn = current->vote = (current->vote + 1) % 3;
+    votes[(turn + 1) % 3] = 0;
+    if (predicate) votes[turn] = 1;
+    sync_block(line);
+    return votes[turn];
+}
+
+/* Waits until all lanes in mask are at this line; the last one to come sets them free. */
+static RUNTIME void meet_lanes(unsigned mask, int line)
+{
+    fiber *f = current, *warp = &fibers[f->index / WARP * WARP];
+    int lane = f->index % WARP, lanes = n_threads - (f->index - lane);
+    if (lanes < WARP) mask &= (1u << lanes) - 1;
+    if (!(mask >> lane & 1)) die("a lane that is not in its own mask", line, (int)mask);
+    f->state = IN_WARP;
+    f->mask = mask;
+    f->line = line;
+    for (int l = 0; l < WARP; l++) {
+        if (!(mask >> l & 1)) continue;
+        if (warp[l].state == DONE) die("a mask with a lane that has returned", line, l);
+        if (warp[l].state != IN_WARP || warp[l].mask != mask) return yield();
+        if (warp[l].line != line) die("lanes of a warp at two lines", line, warp[l].line);
+    }
+    for (int l = 0; l < WARP; l++)
+        if (mask >> l & 1) warp[l].state = RUNNABLE;
+}
+
+RUNTIME void sync_warp(unsigned mask, int line)
+{
+#ifdef __SANITIZE_THREAD__
+    char *meeting = (char *)slots[current->index / WARP * WARP];
+    __tsan_release(meeting);
+#endif
+    meet_lanes(mask, line);
+#ifdef __SANITIZE_THREAD__
+    __tsan_acquire(meeting);
+#endif
+}
+
+/* Two slots for each lane: a fast one publishes its next value while a slow one reads. */
+RUNTIME const void *exchange(unsigned mask, const void *value, size_t size, int from, int line)
+{
+    fiber *f = current;
+    int turn = f->turn ^= 1, first = f->index / WARP * WARP;
+    char *to = slots[f->index][turn].bytes;
+    for (size_t i = 0; i < size; i++) to[i] = ((const char *)value)[i];
+    meet_lanes(mask, line);
+    return slots[first + from][turn].bytes;
+}
+
+RUNTIME unsigned ballot(unsigned mask, int predicate, int line)
+{
+    fiber *f = current;
+    unsigned bit = predicate != 0, result = 0;
+    int first = f->index / WARP * WARP;
+    exchange(mask, &bit, sizeof bit, 0, line);
+    for (int l = 0; l < WARP && first + l < n_threads; l++)
+        if (mask >> l & 1) result |= (unsigned)slots[first + l][f->turn].bytes[0] << l;
+    return result;
+}
+
+RUNTIME int lane() { return current->index % WARP; }
+
+RUNTIME unsigned active_lanes()
+{
+    int lanes = n_threads - current->index / WARP * WARP;
+    return lanes < WARP ? (1u << lanes) - 1 : ~0u;
+}
+
+RUNTIME void *dynamic_shared() { return shared_memory; }
+
+void *allocate(size_t bytes)
+{
+    void *data = nullptr;
+    if (posix_memalign(&data, 256, bytes ? bytes : 1)) return nullptr;
+    memset(data, 0xff, bytes);
+    return data;
+}
+
+void release(void *data) { free(data); }
+} // namespace cuemu

@@ -1,0 +1,199 @@
+/* cuemu.h - stands in for CUDA's headers, so that kernels/cuda is compiled by a C++ compiler, and
+ * runs on the CPU.
+ *
+ * Each thread of a block is a fiber, blocks run one after another, and device memory is the host's.
+ * The run aborts, with the line, where threads of a block wait for each other in vain, where a
+ * warp's threads come to different lines of code, and where a grid or block is larger than a GPU
+ * takes. Memory is filled with NaN before it is given out. CUEMU_ORDER=reverse|random runs threads
+ * and blocks in another order: results must not change. With -fsanitize=address what is out of
+ * bounds is found, with -fsanitize=thread what two threads of a block touch without a barrier.
+ */
+#ifndef CUEMU_H
+#define CUEMU_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- language ---- */
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __restrict__ __restrict
+#define __shared__ static /* of the one block that runs */
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+struct __align__(8) float2 { float x, y; };
+struct __align__(16) float4 { float x, y, z, w; };
+struct __align__(8) uint2 { unsigned x, y; };
+struct __align__(16) uint4 { unsigned x, y, z, w; };
+
+/* ---- cuemu.cc ---- */
+
+namespace cuemu
+{
+extern uint3 thread, block; /* of the fiber that runs */
+extern dim3 block_size, grid_size;
+
+void launch(dim3 grid, dim3 size, size_t shared, void (*run)(void *), void *kernel);
+void sync_block(int line);
+int sync_block_or(int predicate, int line);
+/* Waits for the lanes in mask. */
+void sync_warp(unsigned mask, int line);
+/* Publishes `size` bytes (at most 16) and waits; the result is where lane `from` has put its. */
+const void *exchange(unsigned mask, const void *value, size_t size, int from, int line);
+unsigned ballot(unsigned mask, int predicate, int line);
+int lane();
+unsigned active_lanes();
+void *dynamic_shared();
+void *allocate(size_t bytes);
+void release(void *data);
+
+template <class F> void call(void *f) { (*(F *)f)(); }
+template <class F> void launch_function(dim3 grid, dim3 size, size_t shared, F f)
+{
+    launch(grid, size, shared, call<F>, &f);
+}
+template <class T> T shuffle(unsigned mask, T value, int from, int line)
+{
+    static_assert(sizeof(T) <= 16, "at most 16 bytes");
+    T result;
+    memcpy(&result, exchange(mask, &value, sizeof value, from & 31, line), sizeof result);
+    return result;
+}
+} // namespace cuemu
+
+#define UL_LAUNCH(kernel, grid, block, shared, stream, ...) \
+    ((void)(stream),                                        \
+     cuemu::launch_function((grid), (block), (shared), [=] { kernel(__VA_ARGS__); }))
+#define UL_SHARED(type, name) type *name = (type *)cuemu::dynamic_shared()
+
+#define threadIdx (cuemu::thread)
+#define blockIdx  (cuemu::block)
+#define blockDim  (cuemu::block_size)
+#define gridDim   (cuemu::grid_size)
+#define warpSize  32
+
+#define __syncthreads()                cuemu::sync_block(__LINE__)
+#define __syncthreads_or(predicate)    cuemu::sync_block_or((predicate), __LINE__)
+#define __syncwarp(...)                cuemu::sync_warp(~0u, __LINE__)
+#define __activemask()                 cuemu::active_lanes()
+#define __shfl_sync(mask, v, from)     cuemu::shuffle((mask), (v), (from), __LINE__)
+#define __shfl_xor_sync(mask, v, bits) cuemu::shuffle((mask), (v), cuemu::lane() ^ (bits), __LINE__)
+#define __shfl_down_sync(mask, v, by)                                                             \
+    cuemu::shuffle((mask), (v), cuemu::lane() + (by) < 32 ? cuemu::lane() + (by) : cuemu::lane(), \
+                   __LINE__)
+#define __shfl_up_sync(mask, v, by)                                                           \
+    cuemu::shuffle((mask), (v), cuemu::lane() >= (by) ? cuemu::lane() - (by) : cuemu::lane(), \
+                   __LINE__)
+#define __ballot_sync(mask, predicate) cuemu::ballot((mask), (predicate), __LINE__)
+#define __any_sync(mask, predicate)    (cuemu::ballot((mask), (predicate), __LINE__) != 0)
+
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
+static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+static inline int atomicAdd(int *at, int x) { return __atomic_fetch_add(at, x, __ATOMIC_RELAXED); }
+static inline unsigned atomicAdd(unsigned *at, unsigned x)
+{
+    return __atomic_fetch_add(at, x, __ATOMIC_RELAXED);
+}
+static inline unsigned long long atomicMin(unsigned long long *at, unsigned long long x)
+{
+    unsigned long long before = __atomic_load_n(at, __ATOMIC_RELAXED);
+    while (x < before &&
+           !__atomic_compare_exchange_n(at, &before, x, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        continue;
+    return before;
+}
+
+/* ---- the runtime library ---- */
+
+typedef enum { cudaSuccess, cudaErrorMemoryAllocation = 2 } cudaError_t;
+typedef enum {
+    cudaMemcpyHostToDevice = 1,
+    cudaMemcpyDeviceToHost,
+    cudaMemcpyDeviceToDevice
+} cudaMemcpyKind;
+typedef enum { cudaMemPoolAttrReleaseThreshold = 4 } cudaMemPoolAttr;
+typedef struct cuemu_stream *cudaStream_t;
+typedef struct cuemu_pool *cudaMemPool_t;
+typedef enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 } cudaFuncAttribute;
+enum { cudaStreamNonBlocking = 1 };
+
+struct cudaDeviceProp {
+    char name[256];
+    int major, minor, multiProcessorCount;
+};
+
+static inline const char *cudaGetErrorString(cudaError_t) { return "cuemu"; }
+static inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+static inline cudaError_t cudaGetDeviceCount(int *n) { return *n = 2, cudaSuccess; }
+static inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+static inline cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
+static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
+{
+    memset(p, 0, sizeof *p);
+    strcpy(p->name, "cuemu");
+    p->major = 9;
+    p->multiProcessorCount = 2;
+    return cudaSuccess;
+}
+static inline cudaError_t cudaMemGetInfo(size_t *unused, size_t *total)
+{
+    return *unused = *total = (size_t)1 << 34, cudaSuccess;
+}
+static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
+{
+    return *s = nullptr, cudaSuccess;
+}
+static inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+static inline cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int)
+{
+    return *pool = nullptr, cudaSuccess;
+}
+static inline cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void *)
+{
+    return cudaSuccess;
+}
+static inline cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
+template <class K> cudaError_t cudaFuncSetAttribute(K, cudaFuncAttribute, int)
+{
+    return cudaSuccess;
+}
+static inline cudaError_t cudaMalloc(void **data, size_t bytes)
+{
+    *data = cuemu::allocate(bytes);
+    return *data ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+static inline cudaError_t cudaMallocAsync(void **data, size_t bytes, cudaStream_t)
+{
+    return cudaMalloc(data, bytes);
+}
+static inline cudaError_t cudaFreeAsync(void *data, cudaStream_t)
+{
+    return cuemu::release(data), cudaSuccess;
+}
+static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind,
+                                          cudaStream_t)
+{
+    return memcpy(to, from, bytes), cudaSuccess;
+}
+static inline cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t)
+{
+    return memset(data, value, bytes), cudaSuccess;
+}
+
+#endif
