@@ -15,8 +15,8 @@ for _, name in ipairs { 'empty', 'zeros', 'ones', 'rand', 'randn' } do
       name .. ": no option 'dtpye'; did you mean 'dtype'?" },
     { 'an unknown dtype', function() ul[name] { 2, dtype = 'float' } end,
       name .. ": no dtype 'float'; there is f32, bf16, f64, i32, i64, u8" },
-    { 'an unknown device', function() ul[name](2, { device = 'cuda' }) end,
-      name .. ": no device 'cuda'; this build has no CUDA backend, there is cpu, meta" },
+    { 'an unknown device', function() ul[name](2, { device = 'gpu' }) end,
+      name .. ": no device 'gpu'; there is cpu, meta, cuda (or cuda:1 ..)" },
     { 'too many dims', function() ul[name](1, 1, 1, 1, 1, 1, 1, 1, 1) end,
       name .. ': 9 dims, at most 8' },
     { 'too large', function() ul[name](2 ^ 40, 2 ^ 40) end,
@@ -222,7 +222,7 @@ cases.random_state = { { 'an argument', function() ul.random_state(1) end,
 cases.set_random_state = { { 'one number', function() ul.set_random_state(1) end,
   'set_random_state: seed must be an integer, got nil' } }
 cases.memory = { { 'an unknown device', function() ul.memory('gpu') end,
-  "memory: no device 'gpu'; there is cpu, meta" } }
+  "memory: no device 'gpu'; there is cpu, meta, cuda (or cuda:1 ..)" } }
 cases.set_memory_limit = {
   { 'a negative limit', function() ul.set_memory_limit('cpu', -1) end,
     'set_memory_limit: -1 bytes' },
@@ -230,7 +230,7 @@ cases.set_memory_limit = {
     'set_memory_limit: device must be a string, got 1' },
 }
 cases.set_default_device = { { 'an unknown device', function() ul.set_default_device('cdu') end,
-  "set_default_device: no device 'cdu'; there is cpu, meta" } }
+  "set_default_device: no device 'cdu'; there is cpu, meta, cuda (or cuda:1 ..)" } }
 for _, name in ipairs { 'reset_peak_memory', 'trim_memory', 'meta_counts', 'reset_meta_counts',
                         'default_device', 'flops' } do
   cases[name] = { { 'an argument', function() ul[name](1) end,

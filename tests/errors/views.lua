@@ -115,8 +115,8 @@ end
 cases.to = {
   { 'an unknown dtype', function() x:to('f23') end,
     "to: no dtype or device 'f23'; did you mean 'f32'?" },
-  { 'an unknown device', function() x:to { device = 'cuda' } end,
-    "to: no device 'cuda'; this build has no CUDA backend, there is cpu, meta" },
+  { 'an unknown device', function() x:to { device = 'gpu' } end,
+    "to: no device 'gpu'; there is cpu, meta, cuda (or cuda:1 ..)" },
   { 'a misspelt option', function() x:to { dtpye = 'f32' } end,
     "to: no option 'dtpye'; did you mean 'dtype'?" },
   { 'nothing', function() x:to() end, 'to: dtype or device must be a string, got nil' },

@@ -212,7 +212,7 @@ describe('what is refused:', function()
 
   it('a device that is not there', function()
     assert.matches("no device 'gpu'; there is cpu, meta", refused(train({}, '--device gpu')))
-    assert.matches('no CUDA backend', refused(train({}, '--device cuda:0')))
+    assert.matches("no device 'cuda:x'", refused(train({}, '--device cuda:x')))
     assert.equal('', contents())
   end)
 
