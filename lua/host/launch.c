@@ -67,6 +67,40 @@ static int is_known(int from, const char *text)
     return 0;
 }
 
+/* The word behind the last of these words in mpirun's block; "?" where they are not there. */
+static const char *word_behind(const char *words, char *word, int size)
+{
+    const char *found = NULL;
+    for (const char *at = heard.block; (at = strstr(at, words)); at += strlen(words)) found = at;
+    found = found ? found + strlen(words) + strspn(found + strlen(words), " ") : "?";
+    snprintf(word, (size_t)size, "%.*s", (int)strcspn(found, " ,\n"), found);
+    return word;
+}
+
+/* What mpirun says of other hosts, in a sentence of ours; whether it is something about them. */
+static int tell_of_hosts(void)
+{
+    static int could_not_start;
+    char word[256], file[PATH_MAX];
+    if (strstr(heard.block, "has lost communication with a remote daemon")) {
+        ranks_complain("host %s is lost: it is down, or the network to it is; the ranks on all "
+                       "hosts have been ended",
+                       word_behind(" on node ", word, sizeof word));
+    } else if (strstr(heard.block, "unable to reliably start one or more daemons")) {
+        could_not_start = 1;
+        ranks_complain("a host could not be started on: for each of --hosts, ssh HOST orted "
+                       "--version must work without a password, and HOST must reach this one");
+    } else if (strstr(heard.block, "Executable: ") && strstr(heard.block, "Node: ")) {
+        ranks_complain("host %s has no %s: hosts need the program, scripts and data under the "
+                       "same names",
+                       word_behind("Node: ", word, sizeof word),
+                       word_behind("Executable: ", file, sizeof file));
+    } else {
+        return could_not_start && strstr(heard.block, "does not know how to route a message");
+    }
+    return 1;
+}
+
 /* What mpirun says of an end that the ranks have explained, or that takes fewer words. */
 static void end_block(int interrupted)
 {
@@ -83,7 +117,7 @@ static void end_block(int interrupted)
     }
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (strstr(heard.block, known[i])) return;
-    print(heard.block, heard.block_n);
+    if (!tell_of_hosts()) print(heard.block, heard.block_n);
 }
 
 static int is_rule(const char *text) { return strlen(text) == 75 && strspn(text, "-") == 74; }

@@ -1,6 +1,7 @@
--- run.lua - runs tests/dist/*_spec.lua on 1, 2, 3, 4 and 8 ranks, then the faults; adds up.
+-- run.lua - runs tests/dist/*_spec.lua on 1, 2, 3, 4 and 8 ranks, then the faults and two
+-- hosts; adds up.
 --
---   luajit tests/dist/run.lua [part of the names of specs]
+--   luajit tests/dist/run.lua [part of the names of specs; faults; hosts]
 --
 -- Where there is no mpirun, everything is skipped.
 local passed, failed, skipped = 0, 0, 0
@@ -40,6 +41,7 @@ local function specs(n, environment)
   for name in io.popen('ls tests/dist/*_spec.lua'):lines() do
     if name:find(pattern, 1, true) then list[#list + 1] = name end
   end
+  if #list == 0 then return end
   local output, status = ranks(n, 'UL_COMM_CHECK=1 UL_COMM_TIMEOUT=20 ' .. environment,
                                'tests/dist/rank.lua ' .. table.concat(list, ' '), 300)
   local good, bad = output:match '(%d+) passed, (%d+) failed, 0 skipped'
@@ -70,6 +72,48 @@ local function fault(case)
   report(case.name, good, ('exit %d:\n%s'):format(status, output))
 end
 
+-- ---- two hosts ----
+
+local NAMESPACES = 'tests/dist/namespaces.sh'
+
+-- Starts a case; what it prints is read later.
+local function start(case, program)
+  case.file = os.tmpname()
+  local file = io.open(case.file, 'w')
+  file:write("local ul = require 'ulysses'\n", case.script)
+  file:close()
+  local options = case.options or '--ranks 4 --hosts a:2,b:2'
+  case.pipe = io.popen(('(UL_THREADS=1 %s timeout -k 5 120 %s %s %s %s) 2>&1; echo "=$?"'):format(
+    case.environment or '', options:find 'hosts' and NAMESPACES or '', program, options,
+    case.input and '- <' .. case.file or case.file))
+end
+
+local function finish(case)
+  case.output, case.status = case.pipe:read '*a':match '^(.*)=(%d+)\n$'
+  case.pipe:close()
+  os.remove(case.file)
+end
+
+local function judge(case)
+  local good = (case.status ~= '0') == (case.fails or false) and case.status ~= '124'
+  for _, words in ipairs(case) do good = good and case.output:find(words, 1, true) end
+  if case.same_as then good = good and case.output == case.same_as.output end
+  report(case.name, good, ('exit %s:\n%s'):format(case.status, case.output))
+end
+
+local function hosts()
+  local cases, program = dofile 'tests/dist/hosts.lua'
+  local output, status = shell(NAMESPACES .. ' true')
+  if not program or status == 77 then
+    skipped = skipped + #cases
+    print('dist: ' .. (program and output:gsub('\n', '') or 'no program beside the module'))
+    return
+  end
+  for _, case in ipairs(cases) do start(case, program) end
+  for _, case in ipairs(cases) do finish(case) end
+  for _, case in ipairs(cases) do judge(case) end
+end
+
 if select(2, shell 'mpirun --version') ~= 0 then
   skipped = 1
   print 'dist: there is no mpirun'
@@ -77,9 +121,10 @@ else
   for _, n in ipairs { 1, 2, 3, 4, 8 } do specs(n, '') end
   specs(3, 'UL_COMM_MESSAGE=1000')
   specs(3, 'UL_TEST_INTERRUPTIBLE=1 UL_COMM_MESSAGE=1000')
-  if pattern == '' then
+  if ('faults'):find(pattern, 1, true) then
     for _, case in ipairs(dofile 'tests/dist/faults.lua') do fault(case) end
   end
+  if ('hosts'):find(pattern, 1, true) then hosts() end
 end
 print(('%d passed, %d failed, %d skipped'):format(passed, failed, skipped))
 os.exit(failed == 0 and 0 or 1)
