@@ -1,16 +1,16 @@
--- ulysses.lua - what the ranks of a layer exchange: Ulysses against tensor with sequence parallelism.
+-- ulysses.lua - what the ranks of a layer exchange, and what tensor parallel ranks would.
 --
 --   build/release/ulysses-lua --ranks 4 tests/bench/ulysses.lua            a few sizes
 --   build/release/ulysses-lua --ranks 4 tests/bench/ulysses.lua 16384 2048 N = 16384, C = 2048
 --
 -- Only the calls between ranks, forward and backward, of one layer with a row of N tokens, width C,
--- heads of 64 (of 128 from C = 4096 on), bf16. Ulysses: q, k and v to heads, o back to tokens. Tensor parallel, as
--- Megatron-LM does it: tokens are gathered before attention and before the feed forward, and
--- reduce-scattered behind each; "again" gathers the inputs of both once more for the gradients of
--- weights. Bytes are counted by the groups and must be those of the formulas of docs/ulysses.md.
--- Times are medians of the slowest rank, the schemes taking turns; "memcpy" is one copy of the
--- bytes that Ulysses sends, by all ranks at once, which is the least it can take; a message through
--- shared memory is copied twice.
+-- heads of 64 (of 128 from C = 4096 on), bf16. Ulysses: q, k and v to heads, o back to tokens.
+-- Tensor parallel, as Megatron-LM does it: tokens are gathered before attention and before the feed
+-- forward, and reduce-scattered behind each; "again" gathers the inputs of both once more for the
+-- gradients of weights. Bytes are counted by the groups and must be those of the formulas of
+-- docs/ulysses.md. Times are medians of the slowest rank, the schemes taking turns; "memcpy" is one
+-- copy of the bytes that Ulysses sends, by all ranks at once, which is the least it can take; a
+-- message through shared memory is copied twice.
 local ffi = require 'ffi'
 local ul = require 'ulysses'
 

@@ -1,4 +1,4 @@
--- hosts.lua - ranks on two hosts (namespaces.sh), all at work at once: what they compute, and what a
+-- hosts.lua - ranks on two hosts (namespaces.sh), all cases at once: what they compute, and what a
 -- broken cable or a missing host ends with.
 
 local program = require('tests.program').path
