@@ -63,26 +63,38 @@ static int exchange_values(ul_group *g, const ul_parts *to, const ul_parts *from
     return ul__comm_end(g, UL_COMM_ALL_TO_ALL, sent, ul__exchange(g, to, from, n, moves));
 }
 
+/* y += x, of another dtype perhaps. */
+static int add_cast(ul_tensor *y, ul_tensor *x)
+{
+    if (x->dtype == y->dtype) return ul__add_into(y, x);
+    ul_tensor *wide;
+    UL_TRY(ul_tensor_new(&wide, y->dtype, y->storage->device, y->ndim, y->shape));
+    int rc = ul__assign(wide, x);
+    if (rc == UL_OK) rc = ul__add_into(y, wide);
+    ul_tensor_free(wide);
+    return rc;
+}
+
 /* dx = what each rank has sent back for its part, summed in the order of the ranks where several
- * have had the same; in accumulators. */
+ * have had the same; in accumulators. Parts begin no earlier than the one before: what lies beyond
+ * all of them so far is the first of its sum.
+ */
 static int add_up(ul_tensor *dx, const ul_tensor *landing, const context *c, const route *way)
 {
-    ul_tensor from = *landing, to = *dx;
-    UL_TRY(ul_fill_(dx, 0));
+    int64_t seen = 0;
     for (int r = 0; r < c->group->size; r++) {
-        from.offset = landing->offset + way->back_first[r] * from.stride[c->split];
-        from.shape[c->split] = to.shape[c->split] = way->split_count[r];
-        to.offset = dx->offset + way->split_first[r] * to.stride[c->split];
-        if (from.dtype == to.dtype) {
-            UL_TRY(ul__add_into(&to, &from));
-            continue;
+        int64_t first = way->split_first[r], end = first + way->split_count[r];
+        int64_t middle = seen < first ? first : seen < end ? seen : end;
+        const int64_t cuts[3] = {first, middle, end}; /* added; put there */
+        for (int part = 0; part < 2; part++) {
+            ul_tensor from = *landing, to = *dx;
+            from.shape[c->split] = to.shape[c->split] = cuts[part + 1] - cuts[part];
+            if (to.shape[c->split] == 0) continue;
+            from.offset += (way->back_first[r] + cuts[part] - first) * from.stride[c->split];
+            to.offset += cuts[part] * to.stride[c->split];
+            UL_TRY(part ? ul__assign(&to, &from) : add_cast(&to, &from));
         }
-        ul_tensor *wide;
-        UL_TRY(ul_tensor_new(&wide, to.dtype, to.storage->device, to.ndim, to.shape));
-        int rc = ul__assign(wide, &from);
-        if (rc == UL_OK) rc = ul__add_into(&to, wide);
-        ul_tensor_free(wide);
-        UL_TRY(rc);
+        if (end > seen) seen = end;
     }
     return UL_OK;
 }
