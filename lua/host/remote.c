@@ -7,7 +7,7 @@
  * waits in a call which others never join is told to give up.
  *
  *   from the front   i  Ctrl-C             I  so that Lua notices     q  how far?
- *                    g  go on              r  raise                   a  give up the call
+ *                    g  go on (a number)   r  raise (a number)        a  give up the call
  *                    b  all have given up
  *                    l  an entry           c  complete this           n  a new epoch
  *                    d  the end
@@ -44,6 +44,7 @@ static struct {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t changed;
     int state, order, all_drained, is_closed;
+    long parked;            /* how often: an order is about one of them */
     message *first, **last; /* for the one that waits at the prompt */
 
     pthread_mutex_t mouth; /* of what is sent */
@@ -109,38 +110,34 @@ void host_remote_flush(void)
     pthread_mutex_unlock(&remote.mouth);
 }
 
-/* How far this rank is: its state (p at the prompt, r running, w running to note Ctrl-C by itself,
- * k parked before a call, j parked in Lua, x raising, d having given up a call), then context,
- * from, to, begun and finished of its calls. */
+/* How far this rank is: its state and how often it has parked (p at the prompt, r running, w
+ * running to note Ctrl-C by itself, k parked before a call, j parked in Lua, x raising, d having
+ * given up a call), then context, from, to, begun and finished of its calls. */
 static void say_progress(char kind, const char *prompt)
 {
     static const char names[] = {'p', 'r', 'k', 'j', 'x', 'd'};
     static ul_group_progress list[MOST_PROGRESS];
-    static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
     char *text = NULL;
     size_t size = 0;
+    fflush(stdout);
+    fflush(stderr);
+    pthread_mutex_lock(&remote.mouth); /* what is true when it is said: the prompt comes last */
     FILE *out = open_memstream(&text, &size);
-    if (!out) return;
-    pthread_mutex_lock(&turn);
     int n = ul_group_progress_list(list, MOST_PROGRESS);
     pthread_mutex_lock(&remote.lock);
     char state = names[remote.state];
+    long parked = remote.parked;
     pthread_mutex_unlock(&remote.lock);
     if (state == 'r' && host_signals_noted()) state = 'w';
-    fprintf(out, "%c", state);
-    for (int i = 0; i < n; i++)
+    if (out) fprintf(out, "%c%ld", state, parked);
+    for (int i = 0; i < n && out; i++)
         fprintf(out, " %d:%d:%d:%lld:%lld", list[i].context, list[i].from, list[i].to,
                 (long long)list[i].begun, (long long)list[i].finished);
-    pthread_mutex_unlock(&turn);
-    if (prompt) fprintf(out, "\n%s", prompt);
-    fclose(out);
-    if (prompt) {
-        say(kind, text, size);
-    } else {
-        pthread_mutex_lock(&remote.mouth);
-        tell(kind, text, size);
-        pthread_mutex_unlock(&remote.mouth);
-    }
+    if (prompt && out) fprintf(out, "\n%s", prompt);
+    if (out) fclose(out);
+    tell_printed();
+    tell(kind, text ? text : "", size);
+    pthread_mutex_unlock(&remote.mouth);
     free(text);
 }
 
@@ -155,9 +152,11 @@ static void interrupt(void)
         pthread_kill(remote.main, SIGINT);
 }
 
-static void give_order(int order)
+/* parked: the one it is about. */
+static void give_order(int order, long parked)
 {
-    if (remote.state == AT_CALL || remote.state == IN_LUA) remote.order = order;
+    int is_parked = remote.state == AT_CALL || remote.state == IN_LUA;
+    if (is_parked && parked == remote.parked) remote.order = order;
     pthread_cond_broadcast(&remote.changed);
 }
 
@@ -179,14 +178,17 @@ static void hear(char kind, const char *text, size_t n)
         say_progress('s', NULL);
         return;
     }
+    char number[32] = "";
+    memcpy(number, text, n < sizeof number - 1 ? n : sizeof number - 1);
+    long parked = atol(number);
     pthread_mutex_lock(&remote.lock);
     int runs = remote.state != AT_PROMPT;
     switch (kind) {
     case 'g':
-        give_order(GO_ON);
+        give_order(GO_ON, parked);
         break;
     case 'r':
-        give_order(RAISE);
+        give_order(RAISE, parked);
         break;
     case 'a':
         giving_up = runs;
@@ -213,7 +215,7 @@ static void hear_the_end(void)
 {
     pthread_mutex_lock(&remote.lock);
     remote.is_closed = 1;
-    give_order(RAISE);
+    give_order(RAISE, remote.parked);
     giving_up = remote.all_drained = 1;
     pthread_mutex_unlock(&remote.lock);
 }
@@ -272,6 +274,7 @@ static int park(int where)
     pthread_mutex_lock(&remote.lock);
     if (remote.state != RAISING) {
         remote.state = where;
+        remote.parked++;
         remote.order = remote.is_closed ? RAISE : NOTHING;
         while (remote.order == NOTHING) pthread_cond_wait(&remote.changed, &remote.lock);
         remote.state = remote.order == RAISE ? RAISING : RUNNING;

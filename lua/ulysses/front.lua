@@ -96,7 +96,10 @@ local receivers = {
     entry_state.failed = true
   end,
   s = function(rank, text)
-    ranks[rank].progress, ranks[rank].asked = halt.parse(text), false
+    local state = ranks[rank]
+    state.asked = false
+    local progress = halt.parse(text)
+    if progress.state ~= 'p' and state.progress.state ~= 'p' then state.progress = progress end
   end,
   p = function(rank, text)
     local progress, prompt = text:match '^(.-)\n(.*)$'
@@ -149,6 +152,11 @@ local function press()
   each_running(function(rank) job.send(rank, 'i') end)
 end
 
+-- A rank that parks again meanwhile takes no notice: the order is about where it was.
+local function send_orders(orders)
+  for rank, kind in pairs(orders) do job.send(rank, kind, ranks[rank].progress.parked) end
+end
+
 -- What ranks are told when all have answered.
 local function decide()
   local list = all_progress()
@@ -158,12 +166,12 @@ local function decide()
   end
   if stopping.clearing then
     local orders, done = halt.clear(list)
-    for rank, kind in pairs(orders) do job.send(rank, kind) end
+    send_orders(orders)
     if done then stopping = nil end
     return
   end
   local orders, verdict = halt.decide(list, clock() - stopping.changed)
-  for rank, kind in pairs(orders) do job.send(rank, kind) end
+  send_orders(orders)
   if verdict then renewal_due = renewal_due or verdict ~= 'by themselves' end
   if verdict == 'give up' then
     stopping.clearing = true
@@ -180,9 +188,12 @@ local function attend_stop()
   local waiting = false
   each_running(function(_, rank) waiting = waiting or rank.asked end)
   if waiting then return end
-  if stopping.asked_at > 0 then decide() end
+  if stopping.is_asked then
+    stopping.is_asked = false
+    decide()
+  end
   if not stopping or clock() - stopping.asked_at < TICK then return end
-  stopping.asked_at = clock()
+  stopping.asked_at, stopping.is_asked = clock(), true
   each_running(function(rank, state)
     state.asked = true
     job.send(rank, 'q')

@@ -16,6 +16,7 @@ local STUCK = 5      -- and one that all have joined
 ---@class Progress
 ---@field state string p at the prompt, r running, w running until it stops by itself, k parked
 ---  before a call, j parked in Lua, x raising the error, d having given up its call
+---@field parked string how often it has parked
 ---@field channels table<string, Channel>
 
 ---@class Channel
@@ -36,7 +37,7 @@ function halt.parse(text)
       finished = tonumber(finished),
     }
   end
-  return { state = text:sub(1, 1), channels = channels }
+  return { state = text:sub(1, 1), parked = text:match '^.(%d*)', channels = channels }
 end
 
 -- The most calls that any rank has begun on each channel, and the fewest of those that take part.
