@@ -18,7 +18,54 @@ local function training(code, steps)
     end]]
 end
 
-return {
+-- A run whose ranks share each sequence; `what` happens on rank 1 in a phase of its second step.
+local function in_phase(phase, what)
+  return [[
+    local mesh = ul.mesh { sp = ul.group().size }
+    local model = require('recipes.llama3').model({ vocab = 260, dim = 8, n_layers = 1,
+      n_heads = 2, n_kv_heads = 1, ffn = 8, rope_theta = 500000, eps = 1e-5 }, mesh)
+    local data = ul.data.from { ('some words '):rep(100) }:tokenize 'bytes':pack(16):batch(4)
+    local optim, phase = ul.optim.sgd(model), 'none'
+    local run = ul.run { model = model, optim = optim, data = data:shard(mesh),
+                         dir = arg[0] .. '.run', log_every = 0 }
+    local function happens(here)
+      if here ~= phase or phase ~= ']] .. phase .. [[' or run.step ~= 2 or mesh.world.rank ~= 1 then
+        return
+      end
+      ]] .. what .. [[
+
+    end
+    local norm, update = model.norm.forward, optim.update
+    local pass = ul.fn { forward = function(_, x) return x:clone() end,
+                         backward = function(_, g) happens 'backward' return g end }
+    function model.norm:forward(x)
+      happens(phase)
+      return norm(self, pass(x))
+    end
+    function optim:update(...) happens 'optimizer' return update(self, ...) end
+    for _, batch in run:steps(3) do
+      phase = 'forward'
+      local loss = model(batch)
+      phase = 'backward'
+      loss:backward()
+      phase = 'sum'
+      happens 'sum'
+      optim:clip(1)
+      phase = 'optimizer'
+      optim:step()
+      phase = 'save'
+      happens 'save'
+      run:save()
+      phase = 'eval'
+      run:eval(data)
+    end]]
+end
+
+local KILL = [[local ffi = require 'ffi'
+      ffi.cdef 'int getpid(void); int kill(int, int);'
+      ffi.C.kill(ffi.C.getpid(), 9)]]
+
+local list = {
   { name = 'a rank is killed in a collective', ranks = 3, status = 137,
     'exited on signal 9', script = [[
       local ffi = require 'ffi'
@@ -110,3 +157,17 @@ return {
   { name = 'a deadline that is no number', ranks = 2, environment = 'UL_COMM_TIMEOUT=soon',
     "UL_COMM_TIMEOUT must be seconds (0: no limit), not 'soon'", script = 'ul.group()' },
 }
+
+for _, phase in ipairs { 'forward', 'backward', 'sum', 'optimizer', 'save', 'eval' } do
+  list[#list + 1] = { name = 'a rank is killed in a step: ' .. phase, ranks = 3, status = 137,
+                      'exited on signal 9', script = in_phase(phase, KILL) }
+end
+for _, phase in ipairs { 'forward', 'backward' } do
+  list[#list + 1] = { name = 'a rank raises in a step: ' .. phase, ranks = 3, 'no luck here',
+                      script = in_phase(phase, "error 'no luck here'") }
+end
+list[#list + 1] = { name = 'a rank calls something else in a step', ranks = 3,
+                    environment = 'UL_COMM_CHECK=1', 'rank 1 called barrier #',
+                    script = in_phase('forward', 'mesh.world:barrier()') }
+
+return list

@@ -61,6 +61,33 @@ return {
       is(pair:all_gather(ul.tensor { g.rank }), ('%d %d'):format(g.rank % 2, g.rank % 2 + 2))
       g:barrier()
       print 'all is well']] },
+  -- Of what a rank of a sends in an all_to_all of four, two parts in three go to b. The cable counts
+  -- headers and what confirms the other side's packets too.
+  { name = 'a cable that counts as groups do', 'all is well\n', script = HOSTS .. [[
+      local function sent()
+        return tonumber(io.open '/proc/net/dev':read '*a':match('cable:' .. (' +%d+'):rep(8)
+                                                                .. ' +(%d+)'))
+      end
+      local q, k = ul.ones(1, 2048, 16, 64):requires_grad_(), ul.ones(1, 2048, 4, 64)
+      local function layer()
+        local heads = g:shard_heads({ q, k:requires_grad_(), k }, { q_heads = 16 })
+        g:shard_tokens(heads[1], { heads = 16 }):backward(q:detach())
+      end
+      layer()
+      g:reset_counts()
+      g:barrier()
+      local before = sent()
+      for _ = 1, 5 do layer() end
+      g:barrier()
+      local on_cable = sent() - before
+      local counted = g:all_gather(ul.tensor({ g:counts().all_to_all.bytes },
+                                             { dtype = 'f64' })):tolist()
+      local ratio = on_cable / ((counted[here == 'a' and 1 or 3] + counted[here == 'a' and 2 or 4])
+                                * 2 / 3)
+      print(('%.4f'):format(ratio))
+      assert(math.abs(ratio - 1) < 0.05, ratio)
+      g:barrier()
+      print 'all is well']] },
   { name = 'a script on standard input', input = true, 'a a b b\n', script = HOSTS .. [[
       local names = g:all_gather(ul.tensor { here:byte() }):tolist()
       for i, byte in ipairs(names) do names[i] = string.char(byte) end

@@ -120,4 +120,38 @@ describe('the prompt over several ranks', function()
     terminal:type(CTRL_D)
     assert.equal(0, terminal:ended())
   end)
+
+  it('opens inside of a loop that trains, and goes on', function()
+    local file = io.open(folder .. '/train.lua', 'w')
+    file:write [[
+      local ul = require 'ulysses'
+      local llama3 = require 'recipes.llama3'
+      local mesh = ul.mesh { sp = 2 }
+      local model = llama3.model(llama3:configure { model = { dim = 16, n_layers = 1, n_heads = 2,
+        n_kv_heads = 1, ffn = 16 } }.model, mesh):init_weights { seed = 1 }
+      local data = ul.data.from { ('words and words '):rep(50) }:tokenize 'bytes'
+      local run = ul.run { model = model, optim = ul.optim.adamw(model), log_every = 1,
+                           data = data:pack(16):batch(2):shard(mesh) }
+      last = 1e6
+      for step, batch in run:steps(last) do
+        model(batch):backward()
+        run.optim:step()
+        if step == last then break end
+      end
+      print('the end at ' .. last)
+    ]]
+    file:close()
+    open('--ranks 2 -i ' .. folder .. '/train.lua', 'step 3')
+    terminal:type(CTRL_C)
+    terminal:expect('run> $', 60)
+    assert.matches('interrupted after step %d+ of 1000000', terminal.before)
+    assert.equal('true\n', answer('run.step > 2', 'run> $'))
+    assert.equal('', answer('last = run.step + 5', 'run> $'))
+    terminal:enter ':continue'
+    terminal:expect('the end at %d+', 60)
+    terminal:expect(PROMPT, 60)
+    assert.equal('1\n', answer 'ul.group():all_reduce(ul.tensor { ul.group().rank }):item()')
+    terminal:type(CTRL_D)
+    assert.equal(0, terminal:ended())
+  end)
 end)
