@@ -61,8 +61,8 @@ return {
       is(pair:all_gather(ul.tensor { g.rank }), ('%d %d'):format(g.rank % 2, g.rank % 2 + 2))
       g:barrier()
       print 'all is well']] },
-  -- Of what a rank of a sends in an all_to_all of four, two parts in three go to b. The cable counts
-  -- headers and what confirms the other side's packets too.
+  -- Of what a rank of a sends in an all_to_all of four, two parts in three go to b. The cable also
+  -- counts headers, and what confirms the other side's packets.
   { name = 'a cable that counts as groups do', 'all is well\n', script = HOSTS .. [[
       local function sent()
         return tonumber(io.open '/proc/net/dev':read '*a':match('cable:' .. (' +%d+'):rep(8)
