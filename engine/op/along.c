@@ -78,11 +78,25 @@ static int log_softmax_last(ul_tensor **y, ul_tensor *x)
     return ul__finish(&call, y);
 }
 
+/* bf16: what is saved for the gradient must be f32, since exp(y) makes a relative error of an
+ * absolute one; so the whole op runs in f32 between two casts.
+ */
+static int log_softmax_bf16(ul_tensor **y, ul_tensor *x)
+{
+    ul_tensor *wide = NULL, *result = NULL;
+    int rc = ul_cast(&wide, x, UL_F32);
+    if (rc == UL_OK) rc = log_softmax_last(&result, wide);
+    if (rc == UL_OK) rc = ul_cast(y, result, UL_BF16);
+    ul_tensor_free(wide);
+    ul_tensor_free(result);
+    return rc;
+}
+
 int ul_log_softmax(ul_tensor **y, ul_tensor *x, int dim)
 {
     UL_TRY(ul__check_float("log_softmax", "x", x));
     UL_TRY(ul__dim("log_softmax", &dim, x));
-    return along(y, x, dim, log_softmax_last);
+    return along(y, x, dim, x->dtype == UL_BF16 ? log_softmax_bf16 : log_softmax_last);
 }
 
 /* ---- cumsum ---- */

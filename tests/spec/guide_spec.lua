@@ -1,12 +1,12 @@
--- guide_spec.lua - the programs of docs/guide.md run, one after the other.
+-- guide_spec.lua - the programs of docs/guide.md and docs/ulysses.md run, one after the other.
 
 local program = require 'tests.program'
 
 -- What would take long here.
 local replaced = { ['ul.data.sample()'] = "'docs/*.md'", ['300'] = '3', ['1024'] = '64' }
 
-local function blocks()
-  local file, list = assert(io.open 'docs/guide.md'), {}
+local function blocks(name)
+  local file, list = assert(io.open(name)), {}
   for block in file:read('*a'):gmatch '```lua\n(.-)```' do
     for text, other in pairs(replaced) do
       block = block:gsub(text:gsub('%p', '%%%0'), (other:gsub('%%', '%%%%')))
@@ -19,12 +19,13 @@ local function blocks()
 end
 
 describe('guide', function()
-  local reader = setmetatable({ print = function() end }, { __index = _G })
-
-  for i, block in ipairs(blocks()) do
-    it('runs program ' .. i, function()
-      setfenv(assert(loadstring(block)), reader)()
-    end)
+  for _, name in ipairs { 'docs/guide.md', 'docs/ulysses.md' } do
+    local reader = setmetatable({ print = function() end }, { __index = _G })
+    for i, block in ipairs(blocks(name)) do
+      it(('runs program %d of %s'):format(i, name), function()
+        setfenv(assert(loadstring(block)), reader)()
+      end)
+    end
   end
 
   it('has a recipe that is whole', function()
