@@ -1,7 +1,8 @@
 /* comm.h - what a transport offers to a group of ranks, and what all transports share.
  *
- * A transport moves bytes of host memory. It knows neither tensors nor gradients; checks, numbers,
- * the log, the deadline and the counts are above it, once for all (group.c, watch.c).
+ * A transport moves bytes, of the host's memory or of a device's. It knows neither tensors nor
+ * gradients; checks, numbers, the log, the deadline and the counts are above it, once for all
+ * (group.c, watch.c).
  */
 #ifndef UL_COMM_H
 #define UL_COMM_H
@@ -68,11 +69,14 @@ struct ul_group {
 
 enum { UL_MAX_CUTS = 8 }; /* tensors of one exchange */
 
-extern const ul_comm ul__self, ul__mpi, ul__plan;
+extern const ul_comm ul__self, ul__mpi, ul__plan, ul__staged;
 /* What the world of several ranks is made with. */
 extern const ul_comm *ul__world_comm;
 /* Fills rank, size and handle of the world that a launcher says has `size` ranks. */
 int ul__mpi_open(ul_group *world, int size);
+
+/* What moves the tensors of a device; numbers, barriers and splits are g->comm's. */
+const ul_comm *ul__comm_of(const ul_group *g, ul_device device);
 
 /* A group in the list of all; its size, and scratch for that. */
 int ul__group_new(ul_group **out, const ul_comm *comm, const char *name);

@@ -49,7 +49,7 @@ static int reduce_values(ul_group *g, ul_tensor *x, ul_reduction how)
     if (moves < 0) return moves;
     int rc = UL_OK;
     if (moves)
-        rc = g->comm->all_reduce(g, ul__data(x), ul_tensor_size(x), x->dtype, how);
+        rc = ul__comm_on(g, x)->all_reduce(g, ul__data(x), ul_tensor_size(x), x->dtype, how);
     else
         rc = ul__all_reduce_on_meta(g, ul_tensor_size(x), x->dtype);
     return ul__comm_end(g, UL_COMM_ALL_REDUCE, 2 * to_others(bytes_of(x), g), rc);
@@ -61,7 +61,7 @@ int ul__gather_parts(ul_group *g, const ul_parts *parts, ul_tensor *x)
     if (moves < 0) return moves;
     ul_packed packed;
     int rc = ul__pack(&packed, parts, g->size, -1, 0);
-    if (rc == UL_OK && moves) rc = g->comm->all_gather(g, &packed.pieces, ul__data(x));
+    if (rc == UL_OK && moves) rc = ul__comm_on(g, x)->all_gather(g, &packed.pieces, ul__data(x));
     if (rc == UL_OK) rc = ul__unpack(&packed, parts, g->size, -1);
     ul__packed_free(&packed);
     return ul__comm_end(g, UL_COMM_ALL_GATHER, bytes_of(x) * (g->size - 1), rc);
@@ -74,7 +74,7 @@ int ul__scatter_parts(ul_group *g, const ul_parts *parts, ul_tensor *y)
     ul_packed packed;
     int rc = ul__pack(&packed, parts, g->size, -1, 1);
     if (rc == UL_OK && moves)
-        rc = g->comm->reduce_scatter(g, ul__data(y), &packed.pieces, y->dtype);
+        rc = ul__comm_on(g, y)->reduce_scatter(g, ul__data(y), &packed.pieces, y->dtype);
     else if (rc == UL_OK)
         rc = ul__reduce_scatter_on_meta(g, &packed.pieces, y->dtype);
     ul__packed_free(&packed);
@@ -100,7 +100,7 @@ static int broadcast_values(ul_group *g, ul_tensor *x, int root)
     int moves = ul__collective(g, UL_COMM_BROADCAST, x, -1, "");
     if (moves < 0) return moves;
     int rc = UL_OK;
-    if (moves) rc = g->comm->broadcast(g, ul__data(x), bytes_of(x), root);
+    if (moves) rc = ul__comm_on(g, x)->broadcast(g, ul__data(x), bytes_of(x), root);
     int64_t sent = g->rank == root ? bytes_of(x) * (g->size - 1) : 0;
     return ul__comm_end(g, UL_COMM_BROADCAST, sent, rc);
 }
@@ -295,7 +295,7 @@ static int send_values(ul_group *g, ul_tensor *x, int to)
 {
     int moves = ul__collective(g, UL_COMM_SEND, x, -1, "");
     if (moves < 0) return moves;
-    int rc = moves ? g->comm->send(g, ul__data(x), bytes_of(x), to) : UL_OK;
+    int rc = moves ? ul__comm_on(g, x)->send(g, ul__data(x), bytes_of(x), to) : UL_OK;
     return ul__comm_end(g, UL_COMM_SEND, bytes_of(x), rc);
 }
 
@@ -303,7 +303,7 @@ static int receive_values(ul_group *g, ul_tensor *x, int from)
 {
     int moves = ul__collective(g, UL_COMM_RECEIVE, x, -1, "");
     if (moves < 0) return moves;
-    int rc = moves ? g->comm->receive(g, ul__data(x), bytes_of(x), from) : UL_OK;
+    int rc = moves ? ul__comm_on(g, x)->receive(g, ul__data(x), bytes_of(x), from) : UL_OK;
     return ul__comm_end(g, UL_COMM_RECEIVE, 0, rc);
 }
 

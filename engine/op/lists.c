@@ -46,7 +46,8 @@ static int move(ul_group *g, ul_tensor *const *to, ul_tensor *const *from, ul_de
     int rc = ul__comm_begin(g, UL_COMM_ALL_TO_ALL, "a list");
     if (rc == UL_OK)
         rc = ul__comm_end(g, UL_COMM_ALL_TO_ALL, sent,
-                          device == UL_META ? UL_OK : g->comm->all_to_all(g, &in, &out));
+                          device == UL_META ? UL_OK
+                                            : ul__comm_of(g, device)->all_to_all(g, &in, &out));
     ul_tensor_free(memory);
     return rc;
 }

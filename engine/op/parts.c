@@ -92,7 +92,7 @@ static int exchange_packed(ul_group *g, const ul_parts *to, const ul_parts *from
     UL_TRY(ul__pack(&out, from, g->size, g->rank, 1));
     int rc = ul__pack(&in, to, g->size, g->rank, 0);
     if (rc == UL_OK) {
-        if (moves) rc = g->comm->all_to_all(g, &in.pieces, &out.pieces);
+        if (moves) rc = ul__comm_on(g, to->x)->all_to_all(g, &in.pieces, &out.pieces);
         if (rc == UL_OK) rc = ul__unpack(&in, to, g->size, g->rank);
         ul__packed_free(&in);
     }
@@ -148,7 +148,7 @@ static int exchange_cut(ul_group *g, const ul_parts *to, const ul_parts *from, i
         rc = cut_of(&cuts_in[ins], &in[ins], &to[ins], g, 0);
         ins++;
     }
-    if (rc == UL_OK && moves) rc = g->comm->exchange(g, cuts_in, cuts_out, n);
+    if (rc == UL_OK && moves) rc = ul__comm_on(g, to->x)->exchange(g, cuts_in, cuts_out, n);
     for (int i = 0; i < outs; i++) ul__packed_free(&out[i]);
     for (int i = 0; i < ins; i++) {
         if (rc == UL_OK) rc = ul__unpack(&in[i], &to[i], g->size, g->rank);
@@ -164,9 +164,14 @@ int ul__exchange(ul_group *g, const ul_parts *to, const ul_parts *from, int n, i
         UL_TRY(ul__assign(&target, &mine));
     }
     if (g->size == 1) return UL_OK;
-    if (g->comm->exchange) return exchange_cut(g, to, from, n, moves);
+    if (ul__comm_on(g, to->x)->exchange) return exchange_cut(g, to, from, n, moves);
     for (int i = 0; i < n; i++) UL_TRY(exchange_packed(g, &to[i], &from[i], moves));
     return UL_OK;
+}
+
+const ul_comm *ul__comm_on(const ul_group *g, const ul_tensor *x)
+{
+    return ul__comm_of(g, x->storage->device);
 }
 
 int ul__collective(ul_group *g, ul_comm_kind kind, const ul_tensor *x, int dim, const char *more)
@@ -181,11 +186,9 @@ int ul__collective(ul_group *g, ul_comm_kind kind, const ul_tensor *x, int dim, 
             at += snprintf(what + at, sizeof what - (size_t)at, "%s%lld", comma,
                            (long long)x->shape[d]);
     }
-    if (at < 78) snprintf(what + at, sizeof what - (size_t)at, "]%s", more);
-    int moves = x->storage->device == UL_CPU;
-    UL_REQUIRE(x->storage->device != UL_CUDA || g->size == 1, UL_EDEVICE,
-               "%s: ranks cannot exchange tensors on %s yet", ul_comm_name(kind),
-               ul_device_name(UL_CUDA));
+    const char *where = x->storage->device == UL_CUDA ? " on cuda" : "";
+    if (at < 78) snprintf(what + at, sizeof what - (size_t)at, "]%s%s", where, more);
+    int moves = x->storage->device != UL_META;
     UL_REQUIRE(!moves || g->comm != &ul__plan, UL_EDEVICE,
                "%s: the other ranks of a pretended world have no values; x %s must be on meta",
                ul_comm_name(kind), ul__shape(x));

@@ -32,6 +32,9 @@ void ul__packed_free(ul_packed *packed);
  * moves 0 (on meta): takes the memory that it would, and sends nothing. */
 int ul__exchange(ul_group *g, const ul_parts *to, const ul_parts *from, int n, int moves);
 
+/* What moves tensors that are where x is. */
+const ul_comm *ul__comm_on(const ul_group *g, const ul_tensor *x);
+
 /* Starts a call of the group on tensors like x: whether there is something to be moved (0 on meta),
  * or an error. `dim`: one whose size may differ from rank to rank, or -1. */
 int ul__collective(ul_group *g, ul_comm_kind kind, const ul_tensor *x, int dim, const char *more);

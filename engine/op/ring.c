@@ -124,7 +124,7 @@ static int shift(const walk *w, ul_tensor *memory, message to, const message fro
     if (moves < 0) return moves;
     const ul_pieces out = {ul__data(memory), at, bytes};
     const ul_pieces in = {ul__data(memory), at_from, at_from + r->size};
-    int rc = moves ? g->comm->all_to_all(g, &in, &out) : UL_OK;
+    int rc = moves ? ul__comm_on(g, memory)->all_to_all(g, &in, &out) : UL_OK;
     return ul__comm_end(g, UL_COMM_SHIFT, to.rank < 0 ? 0 : r->length[to.c] * row, rc);
 }
 

@@ -56,23 +56,30 @@ local function check_gradient(g, x, f, what)
   local function total()
     return ul.no_grad(function() return g:all_reduce(loss()):item() end)
   end
-  local data, worst = x:detach():data(), 0
+  local values, worst = x:detach():to('cpu'):clone(), 0
+  local expected = gradient:detach():to('cpu')
+  local data, slopes = values:data(), expected:data()
+  local function at(i, value)
+    data[i] = value
+    x:detach():copy_(values:to(x:device()))
+    return total()
+  end
   for r = 0, g.size - 1 do
     local n = ul.tensor({ r == g.rank and x:numel() or 0 }, { dtype = 'i64' })
     g:all_reduce_(n)
     for i = 0, n:item() - 1 do
       local mine = r == g.rank
       local before = mine and data[i]
-      if mine then data[i] = before + 1e-3 end
-      local above = total()
-      if mine then data[i] = before - 1e-3 end
-      local slope = (above - total()) / 2e-3
+      local above = mine and at(i, before + 1e-3) or total()
+      local slope = (above - (mine and at(i, before - 1e-3) or total())) / 2e-3
       if mine then
         data[i] = before
-        worst = math.max(worst, math.abs(slope - gradient:detach():data()[i]))
+        x:detach():copy_(values:to(x:device()))
+        worst = math.max(worst, math.abs(slope - slopes[i]))
       end
     end
   end
+  expected:free()
   assert(worst < 1e-8, ('%s: gradients differ by %g'):format(what, worst))
 end
 

@@ -7,13 +7,14 @@ local ul = require 'ulysses'
 
 -- the groups of the prompt over several ranks
 if os.getenv 'UL_TEST_INTERRUPTIBLE' then require('ulysses.core').remote.interruptible() end
+if os.getenv 'UL_TEST_DEVICE' then ul.set_default_device(os.getenv 'UL_TEST_DEVICE') end
 local g = ul.group()
 local passed, failed = 0, 0
 
 -- The sum over all ranks, however many calls of theirs are still on their way.
 local function agree(number)
   for _ = 1, 1000 do
-    local t = ul.tensor({ number }, { dtype = 'f64' })
+    local t = ul.tensor({ number }, { dtype = 'f64', device = 'cpu' })
     local ok = pcall(g.all_reduce_, g, t)
     if ok then return t:item() end
   end

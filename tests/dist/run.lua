@@ -3,6 +3,7 @@
 --
 --   luajit tests/dist/run.lua [part of the names of specs; faults; hosts]
 --
+-- Where UL_CUDA_BACKEND is set, ranks that share a GPU instead, which tests/cuemu pretends.
 -- Where there is no mpirun, everything is skipped.
 local passed, failed, skipped = 0, 0, 0
 local pattern = arg[1] or ''
@@ -36,10 +37,13 @@ end
 
 -- ---- specs ----
 
-local function specs(n, environment)
+-- Those of these names, or all.
+local function specs(n, environment, names)
   local list = {}
   for name in io.popen('ls tests/dist/*_spec.lua'):lines() do
-    if name:find(pattern, 1, true) then list[#list + 1] = name end
+    local short = name:match '([%w_]+)_spec'
+    local wanted = not names or (' ' .. names .. ' '):find(' ' .. short .. ' ', 1, true)
+    if wanted and name:find(pattern, 1, true) then list[#list + 1] = name end
   end
   if #list == 0 then return end
   local output, status = ranks(n, 'UL_COMM_CHECK=1 UL_COMM_TIMEOUT=20 ' .. environment,
@@ -117,6 +121,10 @@ end
 if select(2, shell 'mpirun --version') ~= 0 then
   skipped = 1
   print 'dist: there is no mpirun'
+elseif os.getenv 'UL_CUDA_BACKEND' then
+  specs(1, 'UL_TEST_DEVICE=cuda:0', 'cuda groups')
+  specs(2, 'UL_TEST_DEVICE=cuda:0', 'cuda groups tp mesh ulysses')
+  specs(3, 'UL_TEST_DEVICE=cuda:0', 'cuda groups ring')
 else
   for _, n in ipairs { 1, 2, 3, 4, 8 } do specs(n, '') end
   specs(3, 'UL_COMM_MESSAGE=1000')

@@ -241,9 +241,9 @@ local function traffic(test, g)
       local x = ul.randn(1, S / P, C):requires_grad_(true)
       collectgarbage()
       collectgarbage()
-      local before = ul.memory('cpu').live
+      local before = ul.memory(ul.default_device()).live
       local y = layer(x)
-      local bytes = ul.memory('cpu').live - before
+      local bytes = ul.memory(ul.default_device()).live - before
       y:free()
       return bytes
     end
