@@ -29,6 +29,9 @@ void ul_text_free(ul_text *text);
 typedef struct ul_tokenizer_info {
     const char *split;        /* how text is cut before it is merged: "llama3", "tekken", "qwen2",
                                  "gpt2", or "sentencepiece" */
+    const char *prepend;      /* whether a space is put before a text: "never", "first" (at the
+                                 beginning of a text that begins with none), "pieces" (also
+                                 behind each added token), "always" */
     int64_t vocab;            /* the highest id, plus one; some below it may be no tokens */
     int32_t bos, eos;         /* that the file tells; -1 where it does not */
     int32_t unknown, padding; /* likewise */

@@ -33,7 +33,7 @@ local topics = {
   { 'Optimizers: ul.optim', 'optim', 'schedule' },
   { 'Data: ul.data', 'data/text', 'data/sample', 'data/bytes', 'data/corpus', 'data/rows',
     'data/batch' },
-  { 'Tokenizers: ul.tokenizer', 'tokenizer' },
+  { 'Tokenizers: ul.tokenizer and ul.chat', 'tokenizer', 'chat' },
   { 'Recipes', 'recipe/init', 'recipe/value' },
   { 'Runs', 'run', 'generate' },
   { 'Checkpoints and files', 'checkpoint', 'safetensors', 'json' },
@@ -43,7 +43,7 @@ local topics = {
 
 -- Classes that only hold the functions of a table.
 local tables = { ulysses = true, F = true, Ops = true, checkpoint = true, json = true,
-                 safetensors = true, tokenizer = true }
+                 safetensors = true, tokenizer = true, chat = true }
 
 -- ---- text ----
 

@@ -74,7 +74,7 @@ static void set_id(lua_State *L, const char *name, int32_t id)
     lua_setfield(L, -2, name);
 }
 
-/* t:about() -> { split, vocab, hash, cached, bos, eos, unknown, pad } */
+/* t:about() -> { split, prepend, vocab, hash, cached, bos, eos, unknown, pad } */
 static int about(lua_State *L)
 {
     ul_tokenizer_info info;
@@ -82,6 +82,8 @@ static int about(lua_State *L)
     lua_newtable(L);
     lua_pushstring(L, info.split);
     lua_setfield(L, -2, "split");
+    lua_pushstring(L, info.prepend);
+    lua_setfield(L, -2, "prepend");
     lua_pushstring(L, info.hash);
     lua_setfield(L, -2, "hash");
     lua_pushboolean(L, info.cached);

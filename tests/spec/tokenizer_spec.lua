@@ -1,6 +1,7 @@
 -- tokenizer_spec.lua - ul.tokenizer: small tokenizers of every kind against another implementation,
 -- real ones where they lie beside the checkout, streaming, offsets, and long words.
 local core = require 'ulysses.core'
+local small = require 'tests.small_tokenizers'
 local ul = require 'ulysses'
 local json, tokenizer = ul.json, ul.tokenizer
 
@@ -23,31 +24,10 @@ teardown(function() core.path_remove(folder) end)
 
 -- ---- the tokenizers of tests/golden/tokenizer.jsonl ----
 
-local golden, base = {}, nil
-for line in io.lines 'tests/golden/tokenizer.jsonl' do
-  if base then golden[#golden + 1] = json.decode(line) else base = json.decode(line) end
-end
-
--- The text of tokenizer.json of a variant, with further changes.
-local function made(variant, change)
-  local whole, model = {}, {}
-  for key, value in pairs(base[variant.of]) do whole[key] = value end
-  for key, value in pairs(variant.settings) do whole[key] = value end
-  for key, value in pairs(whole.model) do model[key] = value end
-  for key, value in pairs(variant.model) do model[key] = value end
-  whole.model = model
-  for key, value in pairs(change or {}) do whole[key] = value end
-  return json.encode(whole)
-end
-
-local function variant(name)
-  for _, one in ipairs(golden) do
-    if one.name == name then return one end
-  end
-end
+local golden, made = small.golden, small.made
 
 local function load(name, change)
-  return tokenizer.load(write('tokenizer.json', made(variant(name), change)))
+  return tokenizer.load(write('tokenizer.json', made(small.variant(name), change)))
 end
 
 local template = {
@@ -246,16 +226,6 @@ end)
 
 -- ---- the real ones ----
 
-local function shared()
-  for _, place in ipairs { 'shared', '../shared', '../../shared' } do
-    local file = io.open(place .. '/data/golden/llama3.jsonl')
-    if file then
-      file:close()
-      return place .. '/data/'
-    end
-  end
-end
-
 local function from_hexadecimal(text)
   return (text:gsub('..', function(pair) return string.char(tonumber(pair, 16)) end))
 end
@@ -285,7 +255,7 @@ describe('a real tokenizer', function()
   }
   for _, pair in ipairs(files) do
     it('gives the golden ids: ' .. pair[2], function()
-      local place = shared()
+      local place = small.shared()
       if not place then return pending 'shared/data is not there' end
       local tok, n = tokenizer.load(place .. 'tokenizers/' .. pair[2], { cache = folder }), 0
       for line in io.lines(place .. 'golden/' .. pair[1] .. '.jsonl') do
@@ -300,7 +270,7 @@ describe('a real tokenizer', function()
   end
 
   it('is the same from tokenizer.model', function()
-    local place = shared()
+    local place = small.shared()
     if not place then return pending 'shared/data is not there' end
     local json_form = tokenizer.load(place .. 'tokenizers/llama3', { cache = false })
     local tiktoken = tokenizer.load(place .. 'tokenizers/llama3/tokenizer.model', { cache = false })
@@ -320,7 +290,7 @@ describe('a real tokenizer', function()
   end)
 
   it('merges one word of 10 MB', function()
-    local place = shared()
+    local place = small.shared()
     if not place then return pending 'shared/data is not there' end
     local tok = tokenizer.load(place .. 'tokenizers/llama3', { cache = false })
     local ids = tok:encode(('a'):rep(1e7))

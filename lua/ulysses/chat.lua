@@ -1,0 +1,294 @@
+-- chat.lua - ul.chat: conversations to ids, as Llama 3 and Mistral have learned them.
+--
+-- Put together from ids: what stands between messages is never made of text, so that no message can
+-- say it.
+local options = require 'ulysses.options'
+local raise = require 'ulysses.raise'
+local refuse = require 'ulysses.refuse'
+local suggest = require 'ulysses.suggest'
+
+---@class chat
+local chat = {}
+
+-- ---- ids that grow, and their mask ----
+
+local Ids = {}
+Ids.__index = Ids
+
+function Ids:add(list, learned)
+  local ids, mask = self.ids, self.mask
+  for _, id in ipairs(list) do
+    ids[#ids + 1] = id
+    mask[#mask + 1] = learned and 1 or 0
+  end
+end
+
+-- The id of a special token that the format needs.
+function Ids:special(name)
+  local id = self.tok:id(name)
+  if not id or not select(2, self.tok:token(id)) then
+    refuse("chat: %s has no special token '%s', which the format %s needs", self.tok.path, name,
+           self.family)
+  end
+  return id
+end
+
+-- Text on its own, with one space before it where SentencePiece has it so.
+function Ids:text(text)
+  local tok = self.tok
+  if text == '' then return {} end
+  if tok.split == 'sentencepiece' and tok.about.prepend ~= 'always' then text = ' ' .. text end
+  return tok:encode(text)
+end
+
+-- ---- spaces at both ends ----
+
+-- All that Python's strip() takes away, on whose templates models have been trained.
+local spaces = {
+  '[\t-\r\28-\32]', '\194[\133\160]', '\225\154\128', '\226\128[\128-\138\168\169\175]',
+  '\226\129\159', '\227\128\128',
+}
+
+local function trim(text)
+  local first, last = 1, #text
+  local at
+  repeat
+    at = first
+    for _, space in ipairs(spaces) do
+      local _, stop = text:find('^' .. space, first)
+      first = stop and stop + 1 or first
+    end
+  until at == first
+  repeat
+    at = last
+    for _, space in ipairs(spaces) do
+      for n = 1, 3 do
+        local start = last - n + 1
+        if start >= first and select(2, text:find('^' .. space, start)) == last then
+          last = start - 1
+        end
+      end
+    end
+  until at == last
+  return text:sub(first, last)
+end
+
+-- ---- Llama 3 ----
+
+local families = {}
+
+local llama3_roles = { system = 'system', user = 'user', assistant = 'assistant', tool = 'ipython',
+                       ipython = 'ipython' }
+
+-- What stands in front of the system message of the templates of Llama 3.1 and later.
+local function dated(messages, date)
+  local system, first = '', 1
+  if messages[1] and messages[1].role == 'system' then
+    system, first = trim(messages[1].content), 2
+  end
+  local content = ('Cutting Knowledge Date: December 2023\nToday Date: %s\n\n%s'):format(date,
+                                                                                          system)
+  -- Not trimmed: the date's line breaks stay where nothing follows them.
+  return { { role = 'system', content = content, whole = true }, unpack(messages, first) }
+end
+
+function families.llama3(out, messages, how)
+  local start, stop = out:special '<|start_header_id|>', out:special '<|end_header_id|>'
+  local ends = out:special '<|eot_id|>'
+  local break_ids = out:text '\n\n'
+  local function header(role)
+    out:add { start }
+    out:add(out:text(role))
+    out:add { stop }
+    out:add(break_ids)
+  end
+  out:add { out:special '<|begin_of_text|>' }
+  for _, message in ipairs(how.date and dated(messages, how.date) or messages) do
+    local learned = how.learned[message]
+    header(llama3_roles[message.role])
+    out:add(out:text(message.whole and message.content or trim(message.content)), learned)
+    out:add({ message.continues and out:special '<|eom_id|>' or ends }, learned)
+  end
+  if how.reply then header 'assistant' end
+end
+
+-- ---- Mistral ----
+
+-- The system message, and the rest: user, assistant, user, ...
+local function alternating(messages, family)
+  local system, rest = nil, {}
+  for i, message in ipairs(messages) do
+    local role = message.role
+    if role == 'system' then
+      if i > 1 then
+        refuse('chat: message %d is from the system; in the format %s only the first may be', i,
+               family)
+      end
+      system = message.content
+    else
+      local due = #rest % 2 == 0 and 'user' or 'assistant'
+      if role ~= due then
+        refuse("chat: message %d is from the %s, but '%s' is due: in the format %s user and "
+               .. 'assistant take turns, and the user begins', i, role, due, family)
+      end
+      rest[#rest + 1] = message
+    end
+  end
+  if #rest == 0 then refuse('chat: the format %s needs a message of the user', family) end
+  return system, rest
+end
+
+-- Where the system message goes: before the text of one user message.
+local function with_system(system, content)
+  return system and system .. '\n\n' .. content or content
+end
+
+function families.mistral_v1(out, messages, how)
+  local system, rest = alternating(messages, out.family)
+  local eos = out:special '</s>'
+  out:add { out:special '<s>' }
+  for i, message in ipairs(rest) do
+    if message.role == 'user' then
+      local content = with_system(i == 1 and system, message.content)
+      out:add(out:text('[INST] ' .. content .. ' [/INST]'))
+    else
+      local learned = how.learned[message]
+      out:add(out:text(message.content), learned)
+      out:add({ eos }, learned)
+    end
+  end
+end
+
+local function mistral_v3(out, messages, how)
+  local system, rest = alternating(messages, out.family)
+  local begins, ends, eos = out:special '[INST]', out:special '[/INST]', out:special '</s>'
+  local last = #rest % 2 == 1 and #rest or #rest - 1 -- the last user message
+  out:add { out:special '<s>' }
+  for i, message in ipairs(rest) do
+    if message.role == 'user' then
+      out:add { begins }
+      out:add(out:text(with_system(i == last and system, message.content)))
+      out:add { ends }
+    else
+      local learned = how.learned[message]
+      out:add(out:text((message.content:gsub(' +$', ''))), learned)
+      out:add({ eos }, learned)
+    end
+  end
+end
+families.mistral_v3, families.mistral_v3_tekken = mistral_v3, mistral_v3
+
+-- What a family's tokens look like; others would come out as something that no model has learned.
+local splits = { llama3 = { llama3 = true }, mistral_v1 = { sentencepiece = true },
+                 mistral_v3 = { sentencepiece = true }, mistral_v3_tekken = { tekken = true } }
+local names = { 'llama3', 'mistral_v1', 'mistral_v3', 'mistral_v3_tekken' }
+local all_names = "'" .. table.concat(names, "', '") .. "'"
+
+-- ---- which family ----
+
+--- The format that a tokenizer was made for, or nil where its tokens do not tell: those of Mistral
+--- v0.1 and v0.2 ('mistral_v1') are no others than those of Llama 2.
+---@param tok Tokenizer
+---@return string?
+function chat.family(tok)
+  local function has(name)
+    local id = tok:id(name)
+    return id ~= nil and select(2, tok:token(id)) == true
+  end
+  if has '<|start_header_id|>' and has '<|eot_id|>' then return 'llama3' end
+  -- Later formats of Mistral have a special token for the system's message.
+  if not (has '[INST]' and has '[/INST]') or has '[SYSTEM_PROMPT]' then return nil end
+  if tok.split == 'sentencepiece' then return 'mistral_v3' end
+  if tok.split == 'tekken' then return 'mistral_v3_tekken' end
+end
+
+local function family_of(tok, family)
+  if family == nil then
+    family = chat.family(tok)
+    if not family then
+      refuse('chat: the tokens of %s do not tell which format they are for; name it: %s', tok.path,
+             all_names)
+    end
+  elseif not families[family] then
+    refuse("chat: no format '%s'%s: there are %s", tostring(family),
+           suggest(tostring(family), names), all_names)
+  end
+  if not splits[family][tok.split] then
+    refuse("chat: the format %s is not for a tokenizer like %s, which splits text as '%s'", family,
+           tok.path, tok.split)
+  end
+  return family
+end
+
+-- ---- messages ----
+
+local function check(messages, family)
+  if type(messages) ~= 'table' then
+    raise('chat: expected a list of messages, got a %s', type(messages))
+  end
+  if #messages == 0 then refuse 'chat: there are no messages' end
+  for i, message in ipairs(messages) do
+    if type(message) ~= 'table' or type(message.role) ~= 'string'
+      or type(message.content) ~= 'string' then
+      refuse('chat: message %d needs a role and a content, both of them text', i)
+    end
+    local role = message.role
+    local known = family == 'llama3' and llama3_roles[role]
+      or role == 'system' or role == 'user' or role == 'assistant'
+    if not known then
+      refuse("chat: message %d has the role '%s', which the format %s does not have", i, role,
+             family)
+    end
+  end
+end
+
+-- The messages whose tokens are to be learned.
+local function learned(messages, loss)
+  local set, last = {}, nil
+  for _, message in ipairs(messages) do
+    if message.role == 'assistant' then
+      last = message
+      if loss == 'all' then set[message] = true end
+    end
+  end
+  if loss == 'last' and last then set[last] = true end
+  return set
+end
+
+--- The ids of a conversation, BOS included, and for each whether it is one to learn from (1) or
+--- not (0): the assistant's words and the token that ends them are. Messages are { role =, content
+--- = }; what a message says is text, whatever special token it is written like. Families: 'llama3';
+--- 'mistral_v1' (v0.1, v0.2), 'mistral_v3' (v0.3), 'mistral_v3_tekken' (Nemo); nil: that of the
+--- tokenizer, where its tokens tell it. Roles and orders that a family does not have are refused.
+---
+---   local ids, mask = ul.chat.encode(tok, nil, { { role = 'user', content = 'Hello' } })
+---
+--- `loss = 'last'` learns from the last answer alone. `reply` ends with what stands before an
+--- answer, for generation. `date` ('26 Jul 2024') adds the dated lines that Llama 3.1 and later
+--- have before the system's message. There `continues = true` in a message ends it with `<|eom_id|>`.
+---@param tok Tokenizer
+---@param family string?
+---@param messages { role: string, content: string, continues: boolean? }[]
+---@param given { loss: 'all'|'last'|nil, reply: boolean?, date: string? }?
+---@return integer[] ids, integer[] mask
+function chat.encode(tok, family, messages, given)
+  local how = options.read('chat.encode', given, { loss = 'all', reply = false,
+                                                   date = options.none })
+  if type(tok) ~= 'table' or type(tok.id) ~= 'function' then
+    raise('chat.encode: expected a tokenizer, as ul.tokenizer.load gives one, got a %s', type(tok))
+  end
+  if how.loss ~= 'all' and how.loss ~= 'last' then
+    raise("chat.encode: loss must be 'all' or 'last', got '%s'", how.loss)
+  end
+  family = family_of(tok, family)
+  check(messages, family)
+  if how.date and family ~= 'llama3' then
+    raise('chat.encode: only the format llama3 has a date, not %s', family)
+  end
+  how.learned = learned(messages, how.loss)
+  local out = setmetatable({ ids = {}, mask = {}, tok = tok, family = family }, Ids)
+  families[family](out, messages, how)
+  return out.ids, out.mask
+end
+
+return chat

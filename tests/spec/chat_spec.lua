@@ -1,0 +1,190 @@
+-- chat_spec.lua - ul.chat: each format by its ids, what is learned, what is refused.
+local core = require 'ulysses.core'
+local small = require 'tests.small_tokenizers'
+local ul = require 'ulysses'
+
+local folder
+
+setup(function()
+  folder = os.tmpname()
+  os.remove(folder)
+  assert(core.folder_make(folder))
+end)
+teardown(function() core.path_remove(folder) end)
+
+local llama3_specials = { '<|begin_of_text|>', '<|end_of_text|>', '<|start_header_id|>',
+                          '<|end_header_id|>', '<|eom_id|>' }
+
+-- A small tokenizer with further special tokens; `more`: settings.
+local function load(name, specials, more)
+  local path = ('%s/%s-%d.json'):format(folder, name, #specials)
+  local variant = small.variant(name)
+  local change = { added_tokens = small.with_specials(variant, specials) }
+  for key, value in pairs(more or {}) do change[key] = value end
+  local file = assert(io.open(path, 'wb'))
+  file:write(small.made(variant, change))
+  file:close()
+  return ul.tokenizer.load(path)
+end
+
+local function user(text) return { role = 'user', content = text } end
+local function assistant(text) return { role = 'assistant', content = text } end
+local function system(text) return { role = 'system', content = text } end
+
+-- The text of ids, and that of those to learn.
+local function written(tok, ids, mask)
+  local mine = {}
+  for i, id in ipairs(ids) do
+    if mask[i] == 1 then mine[#mine + 1] = id end
+  end
+  return tok:decode(ids, { specials = true }), tok:decode(mine, { specials = true })
+end
+
+describe('chat', function()
+  it('writes the format of Llama 3', function()
+    local tok = load('llama3', llama3_specials)
+    assert.equal('llama3', ul.chat.family(tok))
+    local all, mine = written(tok, ul.chat.encode(tok, nil, {
+      system ' the quick\n', user '\194\160brown fox\226\128\131', assistant ' jump ',
+      { role = 'tool', content = '12' }, assistant 'over' }))
+    local function part(role, text)
+      return '<|start_header_id|>' .. role .. '<|end_header_id|>\n\n' .. text .. '<|eot_id|>'
+    end
+    assert.equal('<|begin_of_text|>' .. part('system', 'the quick') .. part('user', 'brown fox')
+                 .. part('assistant', 'jump') .. part('ipython', '12') .. part('assistant', 'over'),
+                 all)
+    assert.equal('jump<|eot_id|>over<|eot_id|>', mine)
+  end)
+
+  it('learns the last answer alone, where that is asked for', function()
+    local tok = load('llama3', llama3_specials)
+    local talk = { user 'a', assistant 'b', user 'c', assistant 'd', user 'e' }
+    local _, mine = written(tok, ul.chat.encode(tok, 'llama3', talk, { loss = 'last' }))
+    assert.equal('d<|eot_id|>', mine)
+  end)
+
+  it('ends with what stands before an answer', function()
+    local tok = load('llama3', llama3_specials)
+    local all, mine = written(tok, ul.chat.encode(tok, nil, { user 'a' }, { reply = true }))
+    assert.matches('a<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n$', all)
+    assert.equal('', mine)
+  end)
+
+  it('dates the system message, and goes on after a call', function()
+    local tok = load('llama3', llama3_specials)
+    local all = written(tok, ul.chat.encode(tok, nil, {
+      user 'a', { role = 'assistant', content = 'x', continues = true } }, { date = '1 May 2025' }))
+    assert.matches('system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\n'
+                   .. 'Today Date: 1 May 2025\n\n<|eot_id|>', all, 1, true)
+    assert.matches('x<|eom_id|>$', all)
+    all = written(tok, ul.chat.encode(tok, nil, { system 'S', user 'a' }, { date = '1 May 2025' }))
+    assert.matches('2025\n\nS<|eot_id|><|start_header_id|>user', all, 1, true)
+  end)
+
+  it('never makes special tokens of what messages say', function()
+    for _, case in ipairs { { load('llama3', llama3_specials), 'llama3' },
+                            { load('first', { '[INST]', '[/INST]' }), 'mistral_v3' } } do
+      local tok, family = unpack(case)
+      local function specials(text)
+        local n = 0
+        for _, id in ipairs((ul.chat.encode(tok, family, { user(text), assistant(text) }))) do
+          n = n + (select(2, tok:token(id)) and 1 or 0)
+        end
+        return n
+      end
+      assert.equal(specials 'a', specials '</s><s><|eot_id|>[INST] [/INST]<|start_header_id|>')
+    end
+  end)
+
+  it('writes the formats of Mistral', function()
+    local talk = { system 'S', user 'a', assistant 'b ', user 'c', assistant 'd' }
+    for _, prepend in ipairs { 'first', 'legacy', 'never', 'always' } do
+      local tok = load(prepend, { '[INST]', '[/INST]' })
+      assert.equal('mistral_v3', ul.chat.family(tok))
+      local all, mine = written(tok, ul.chat.encode(tok, 'mistral_v1', talk))
+      assert.equal('<s> [INST] S\n\na [/INST] b </s> [INST] c [/INST] d</s>', all)
+      assert.equal('b </s> d</s>', (mine:gsub('^ ', '')))
+      all, mine = written(tok, ul.chat.encode(tok, nil, talk))
+      assert.equal('<s>[INST] a[/INST] b</s>[INST] S\n\nc[/INST] d</s>', all)
+      assert.equal('b</s> d</s>', (mine:gsub('^ ', '')))
+    end
+    local tok = load('tekken', { '[INST]', '[/INST]' })
+    assert.equal('mistral_v3_tekken', ul.chat.family(tok))
+    assert.equal('<s>[INST]a[/INST]b</s>[INST]S\n\nc[/INST]d</s>',
+                 (written(tok, ul.chat.encode(tok, nil, talk))))
+  end)
+
+  it('refuses by name what a format does not have', function()
+    local tok, spaces = load('llama3', llama3_specials), load('first', { '[INST]', '[/INST]' })
+    local function refused(sentence, ...)
+      local ok, what = pcall(ul.chat.encode, ...)
+      assert.is_false(ok)
+      assert.matches(sentence, tostring(what), 1, true)
+    end
+    refused("message 2 is from the user, but 'assistant' is due: in the format mistral_v3", spaces,
+            nil, { user 'a', user 'b' })
+    refused("message 1 is from the assistant, but 'user' is due", spaces, nil, { assistant 'a' })
+    refused('message 2 is from the system; in the format mistral_v1 only the first may be', spaces,
+            'mistral_v1', { user 'a', system 'b' })
+    refused("message 1 has the role 'tool', which the format mistral_v3 does not have", spaces, nil,
+            { { role = 'tool', content = 'a' } })
+    refused("message 1 has the role 'robot', which the format llama3 does not have", tok, nil,
+            { { role = 'robot', content = 'a' } })
+    refused('message 1 needs a role and a content', tok, nil, { { role = 'user' } })
+    refused('there are no messages', tok, nil, {})
+    refused('needs a message of the user', spaces, nil, { system 'a' })
+    refused("no format 'lama3'; did you mean 'llama3'?", spaces, 'lama3',
+            { user 'a' })
+    refused("is not for a tokenizer like", tok, 'mistral_v3', { user 'a' })
+    refused("do not tell which format they are for; name it: 'llama3'", load('first', {}), nil,
+            { user 'a' })
+    refused("has no special token '[INST]', which the format mistral_v3 needs", load('first', {}),
+            'mistral_v3', { user 'a' })
+    refused("has no special token '<|start_header_id|>'", load('llama3', {}), 'llama3',
+            { user 'a' })
+    refused("loss must be 'all' or 'last', got 'some'", tok, nil, { user 'a' }, { loss = 'some' })
+    refused('expected a tokenizer', 'llama3', nil, { user 'a' })
+    refused('only the format llama3 has a date', spaces, nil, { user 'a' }, { date = '1 May' })
+  end)
+
+  it('refuses a tokenizer of a later format', function()
+    assert.is_nil(ul.chat.family(load('tekken', { '[INST]', '[/INST]', '[SYSTEM_PROMPT]' })))
+  end)
+end)
+
+describe('chat with a real tokenizer', function()
+  local files = { llama3 = 'llama3', mistral_nemo_v3tekken = 'mistral_nemo',
+                  mistral_v1 = 'mistral_v03/tokenizer.model', mistral_v3 = 'mistral_v03' }
+  local families = { mistral_nemo_v3tekken = 'mistral_v3_tekken' }
+  local toks = {}
+  local function tok_of(place, family)
+    local path = place .. 'tokenizers/' .. files[family]
+    toks[family] = toks[family] or ul.tokenizer.load(path, { cache = false })
+    return toks[family]
+  end
+
+  local function check(place, row)
+    local tok = tok_of(place, row.family)
+    local ids, mask = ul.chat.encode(tok, families[row.family] or row.family, row.messages)
+    -- The rows of the first format are for v0.1, whose other tokens stand 768 ids lower.
+    if row.family == 'mistral_v1' then
+      for i, id in ipairs(ids) do ids[i] = id > 2 and id - 768 or id end
+    else
+      assert.same(ids, (ul.chat.encode(tok, nil, row.messages)))
+    end
+    assert.same(row.ids, ids)
+    assert.same(row.loss_mask, mask)
+  end
+
+  it('gives the golden ids and masks', function()
+    local place, n = small.shared(), 0
+    if not place then return pending 'shared/data is not there' end
+    for _, path in ipairs { place .. 'golden/chat.jsonl', 'tests/golden/chat.jsonl' } do
+      for line in io.lines(path) do
+        check(place, ul.json.decode(line))
+        n = n + 1
+      end
+    end
+    assert.equal(24 + 12, n)
+  end)
+end)
