@@ -265,7 +265,8 @@ end
 ---
 --- `loss = 'last'` learns from the last answer alone. `reply` ends with what stands before an
 --- answer, for generation. `date` ('26 Jul 2024') adds the dated lines that Llama 3.1 and later
---- have before the system's message. There `continues = true` in a message ends it with `<|eom_id|>`.
+--- have before the system's message. There `continues = true` in a message ends it with
+--- `<|eom_id|>`.
 ---@param tok Tokenizer
 ---@param family string?
 ---@param messages { role: string, content: string, continues: boolean? }[]
