@@ -34,6 +34,7 @@ local topics = {
   { 'Data: ul.data', 'data/text', 'data/sample', 'data/bytes', 'data/corpus', 'data/rows',
     'data/batch' },
   { 'Tokenizers: ul.tokenizer and ul.chat', 'tokenizer', 'chat' },
+  { 'Published models: ul.hf', 'hf/load', 'hf/decoder' },
   { 'Recipes', 'recipe/init', 'recipe/value' },
   { 'Runs', 'run', 'generate' },
   { 'Checkpoints and files', 'checkpoint', 'safetensors', 'json' },
@@ -43,7 +44,7 @@ local topics = {
 
 -- Classes that only hold the functions of a table.
 local tables = { ulysses = true, F = true, Ops = true, checkpoint = true, json = true,
-                 safetensors = true, tokenizer = true, chat = true }
+                 safetensors = true, tokenizer = true, chat = true, hf = true }
 
 -- ---- text ----
 

@@ -36,7 +36,7 @@ local parts = {
   nn = 'ulysses.nn', optim = 'ulysses.optim', data = 'ulysses.data', run = 'ulysses.run',
   help = 'ulysses.help', generate = 'ulysses.generate',
   json = 'ulysses.json', safetensors = 'ulysses.safetensors',
-  tokenizer = 'ulysses.tokenizer', chat = 'ulysses.chat',
+  tokenizer = 'ulysses.tokenizer', chat = 'ulysses.chat', hf = 'ulysses.hf',
   checkpoint = 'ulysses.checkpoint',
   recipe = 'ulysses.recipe', none = 'ulysses.recipe.none',
   mesh = 'ulysses.mesh', ulysses = 'ulysses.ulysses',

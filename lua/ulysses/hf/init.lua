@@ -1,0 +1,8 @@
+-- init.lua - ul.hf: models and tokenizers in the folders that Hugging Face's Transformers reads.
+
+---@class hf
+local hf = {
+  load = require 'ulysses.hf.load',
+}
+
+return hf

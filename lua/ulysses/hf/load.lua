@@ -1,0 +1,144 @@
+-- load.lua - ul.hf.load: the model, the tokenizer and the config of a folder as it was downloaded.
+local config = require 'ulysses.hf.config'
+local core = require 'ulysses.core'
+local Decoder = require 'ulysses.hf.decoder'
+local names = require 'ulysses.hf.names'
+local options = require 'ulysses.options'
+local raise = require 'ulysses.raise'
+local refuse = require 'ulysses.refuse'
+local tokenizer = require 'ulysses.tokenizer'
+local ul = require 'ulysses'
+local weight_parts = require 'ulysses.nn.weight_parts'
+local Weights = require 'ulysses.hf.weights'
+
+local function shape_text(shape) return '[' .. table.concat(shape, ', ') .. ']' end
+
+-- The model without memory for its weights.
+local function outline(settings, mesh)
+  local device = core.default_device()
+  core.set_default_device 'meta'
+  local ok, model = pcall(Decoder, settings, mesh)
+  core.set_default_device(device)
+  if not ok then error(model, 0) end
+  return model
+end
+
+-- Lists the parameters with their names in the checkpoint, and refuses where the two differ.
+local function compare(model, weights, settings)
+  local list, wanted = {}, {}
+  for name, parameter, owner, field in model:named_parameters() do
+    local hf, part = names.to_hf(name), weight_parts.of(owner, field)
+    local shape, there = weight_parts.shape(part, parameter), weights:shape(hf)
+    if not there then
+      refuse("%s: has no tensor '%s'%s", weights.path, hf, hf == 'lm_head.weight'
+             and ', and config.json does not say that it is the embedding' or '')
+    elseif shape_text(shape) ~= shape_text(there) then
+      refuse("%s: '%s' is %s, and config.json asks for %s", weights.path, hf, shape_text(there),
+             shape_text(shape))
+    end
+    wanted[hf] = true
+    list[#list + 1] = { name = hf, parameter = parameter, part = part }
+  end
+  for _, name in ipairs(weights:names()) do
+    local ignored = name:find 'rotary_emb%.inv_freq$' or settings.tied and name == 'lm_head.weight'
+    if not wanted[name] and not ignored then
+      refuse("%s: '%s' has no place in the model that config.json asks for", weights.path, name)
+    end
+  end
+  return list
+end
+
+-- Gives a parameter memory and its values.
+local function fill(item, weights, dtype, device)
+  local parameter = item.parameter
+  local new = core.empty(parameter.shape, { dtype = dtype, device = device })
+  if device ~= 'meta' then weights:read(item.name, new, item.part) end
+  core.swap(parameter, new:requires_grad_())
+  new:free()
+end
+
+local function mesh_for(given, settings)
+  if given == nil then return nil end
+  if type(given) ~= 'table' then raise('hf.load: mesh must be a mesh, or options of ul.mesh') end
+  if given.sequence then return given end
+  local how = { heads = settings.n_heads }
+  for key, value in pairs(given) do how[key] = value end
+  return ul.mesh(how)
+end
+
+--- The ids that end what the model writes, and how it is to be sampled, from generation_config.json
+--- and config.json.
+local function generation_of(folder, values)
+  local said = config.read_file(folder .. '/generation_config.json', true) or {}
+  local how, eos = {}, {}
+  for _, list in ipairs { said.eos_token_id or false, values.eos_token_id or false } do
+    for _, id in ipairs(type(list) == 'table' and list or { list }) do
+      if type(id) == 'number' then eos[#eos + 1] = id end
+    end
+  end
+  how.eos = eos
+  if said.do_sample == true then
+    for _, name in ipairs { 'temperature', 'top_k', 'top_p', 'min_p' } do
+      local value = said[name]
+      if type(value) == 'number' and value > 0 then how[name] = value end
+    end
+  end
+  return how
+end
+
+local function tokenizer_of(folder, wanted)
+  if wanted == false then return nil end
+  for _, name in ipairs(core.folder_list(folder) or {}) do
+    if name == 'tokenizer.json' or name == 'tekken.json' or name:match '^tokenizer%.model' then
+      return tokenizer.load(folder)
+    end
+  end
+end
+
+--- The model of a folder as it was downloaded: config.json, model.safetensors or its shards with
+--- their index, and the tokenizer. Llama, Mistral, Qwen2 and Qwen3 are computed exactly; what else
+--- a config.json asks for is refused by its name.
+---   dtype      of the parameters: 'f32', 'bf16' or 'f64'; that of the checkpoint where it is left
+---              out, and f32 for f16
+---   mesh       the ranks that share it, or what ul.mesh makes them of: { sp = 4 }. A rank of tp
+---              reads its parts of the weights alone
+---   config     values in place of those in config.json: { rope_theta = 8e6 }
+---   tokenizer  false: without it
+---   recompute  whether backward computes each layer again, and keeps its input alone
+--- The model has what the recipes' models have: model(batch), model:logits(ids), and
+--- model:generate(prompt).
+---@param folder string
+---@param given { dtype: Dtype?, device: Device?, mesh: Mesh|table|nil, config: table?,
+---  tokenizer: boolean?, recompute: boolean? }?
+---@return Decoder model
+---@return Tokenizer? tok
+---@return HfConfig config
+return function(folder, given)
+  local how = options.read('hf.load', given, {
+    dtype = options.none, device = options.none, mesh = options.none, config = options.none,
+    tokenizer = true, recompute = false,
+  })
+  if type(folder) ~= 'string' or folder == '' then
+    raise('hf.load: expected the name of a folder, got a %s', type(folder))
+  end
+  if folder:sub(1, 2) == '~/' then folder = (os.getenv 'HOME' or '~') .. folder:sub(2) end
+  folder = folder:gsub('(.)/+$', '%1')
+  if not core.folder_list(folder) then refuse("hf.load: there is no folder '%s'", folder) end
+  local read = config.read(folder, how.config)
+  local dtype, device = how.dtype or read.dtype or 'f32', how.device or core.default_device()
+  if dtype ~= 'f32' and dtype ~= 'bf16' and dtype ~= 'f64' then
+    raise('hf.load: parameters are f32, bf16 or f64, not %s', tostring(dtype))
+  end
+  local tok = tokenizer_of(folder, how.tokenizer)
+  local weights = Weights.open(folder)
+  local model = outline(read.settings, mesh_for(how.mesh, read.settings))
+  local list = compare(model, weights, read.settings)
+  core.no_grad(function()
+    for _, item in ipairs(list) do fill(item, weights, dtype, device) end
+  end)
+  weights:close()
+  read.generation = generation_of(folder, read.values)
+  model.config, model.source, model.tokenizer = read, folder, tok
+  model.recompute = how.recompute
+  return model, tok, read
+end
