@@ -18,7 +18,6 @@ const ul_backend *ul__cuda(void) { return cuda; }
 const char *ul__cuda_name(void) { return name; }
 
 int ul_cuda_is_open(void) { return cuda != NULL; }
-int ul_cuda_ordinal(void) { return ordinal; }
 
 static int fail(const char *sentence) { return ul__fail(UL_EDEVICE, "cuda: %s", sentence); }
 
@@ -63,7 +62,7 @@ int ul_cuda_open(int wanted)
 {
     void *library;
     int abi = 0;
-    UL_REQUIRE(!cuda || wanted == ordinal, UL_EDEVICE,
+    UL_REQUIRE(!cuda || wanted < 0 || wanted == ordinal, UL_EDEVICE,
                "cuda: this process works on %s, not on cuda:%d too: start a rank for each", name,
                wanted);
     if (cuda) return UL_OK;
@@ -74,6 +73,10 @@ int ul_cuda_open(int wanted)
     UL_REQUIRE(found, UL_EDEVICE,
                "cuda: the backend was built for another version of the engine (%d, not %d)", abi,
                UL_BACKEND_ABI);
+    if (wanted < 0) {
+        int n = found->count();
+        wanted = n > 0 ? ul__local_rank() % n : 0;
+    }
     UL_TRY(found->open(wanted, fail));
     cuda = found;
     ordinal = wanted;

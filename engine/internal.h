@@ -68,6 +68,8 @@ static inline void *ul__given(ul_tensor *t)
 
 const ul_backend *ul__cuda(void); /* NULL until ul_cuda_open() */
 const char *ul__cuda_name(void);
+/* The number of this rank on its host, as its launcher says; 0 without one. (comm/world.c) */
+int ul__local_rank(void);
 /* Copies bytes from where kernels of `device` see them; waits for them. */
 int ul__read_values(void *host, const void *data, int64_t bytes, ul_device device);
 /* The same values, contiguous, on another device; outside of the tape. */

@@ -137,7 +137,7 @@ static void give_back(void *data, ul_device device)
 
 int ul__storage_new(ul_storage **out, ul_device device, int64_t bytes)
 {
-    if (device == UL_CUDA && !ul__cuda()) UL_TRY(ul_cuda_open(0));
+    if (device == UL_CUDA && !ul__cuda()) UL_TRY(ul_cuda_open(-1));
     relieve(device, bytes, 0);
     if (ul__fail_now()) return ul__fail(UL_ENOMEM, "out of memory: a test asked for it");
     void *data;

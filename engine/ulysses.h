@@ -61,10 +61,10 @@ const char *ul_device_name(ul_device device); /* "cpu", "meta", "cuda:0" */
 /* ---- backend.c ---- */
 
 /* Takes CUDA device `ordinal` (from 0) for this process, which has one: tensors on UL_CUDA are
- * there. The first tensor on UL_CUDA takes device 0 otherwise. */
+ * there. -1: the one taken already, or the one with this rank's number on its host, counted round
+ * where ranks are more than devices; the first tensor on UL_CUDA takes that too. */
 int ul_cuda_open(int ordinal);
 int ul_cuda_is_open(void);
-int ul_cuda_ordinal(void); /* the one taken, or 0 */
 /* Waits for all that was asked of it. */
 int ul_cuda_wait(void);
 

@@ -13,13 +13,14 @@ extern "C" {
 #endif
 
 /* Another number for each change of this file, of kernels.h or of kernels.def. */
-enum { UL_BACKEND_ABI = 1, UL_BACKEND_TYPES = 6 };
+enum { UL_BACKEND_ABI = 2, UL_BACKEND_TYPES = 6, UL_BACKEND_IDENTITY = 16 };
 
 /* Functions return 0, or what `fail` returned: it keeps the sentence. All work goes to one stream,
- * in order.
+ * in order; but for what ranks exchange, which has a stream of its own, and events between the two.
  */
 typedef struct ul_backend {
     /* Takes device number `ordinal` (from 0) for this process. */
+    int (*count)(void); /* of devices; 0: open() says why */
     int (*open)(int ordinal, int (*fail)(const char *sentence));
     const char *(*device_name)(void); /* "NVIDIA H200" */
     int (*memory)(int64_t *free, int64_t *total);
@@ -30,7 +31,15 @@ typedef struct ul_backend {
     int (*read)(void *host, const void *data, int64_t bytes); /* waits for all work before it */
     int (*wait)(void);
     ul_stream *(*stream)(void);
-    const ul_kernels *kernels[UL_BACKEND_TYPES]; /* f32 bf16 f64 i32 i64 u8 */
+    /* The same for every process that has this device, and no other: its UUID. */
+    const unsigned char *(*identity)(void);
+    ul_stream *(*exchange_stream)(void);
+    void *(*native)(ul_stream *s); /* what CUDA's libraries know it as: a cudaStream_t */
+    void *(*event_new)(void);      /* NULL where there is none */
+    int (*event_record)(void *event, ul_stream *s); /* it comes when all work before it is done */
+    int (*event_wait)(ul_stream *s, void *event);   /* later work on s begins when it has come */
+    int (*event_has_come)(void *event);             /* 1 or 0, or an error; from any thread */
+    const ul_kernels *kernels[UL_BACKEND_TYPES];    /* f32 bf16 f64 i32 i64 u8 */
 } ul_backend;
 
 /* NULL where the library was built for another ABI. */

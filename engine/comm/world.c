@@ -21,6 +21,15 @@ static int number_in(const char *const *names, const char **name)
     return -1;
 }
 
+int ul__local_rank(void)
+{
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK",
+                                        "MPI_LOCALRANKID", "SLURM_LOCALID", NULL};
+    const char *name;
+    int rank = number_in(names, &name);
+    return rank > 0 ? rank : 0;
+}
+
 /* How many ranks a launcher that Open MPI can talk to has started. SLURM_NTASKS does not tell: it
  * is set in a batch script too, which is one process.
  */

@@ -5,9 +5,10 @@
 #include "../backend.h"
 #include "cuda.h"
 
-static struct ul_stream stream;
+static struct ul_stream stream, exchange;
 static int (*fail)(const char *sentence);
 static char name[256];
+static unsigned char uuid[UL_BACKEND_IDENTITY];
 
 enum { SCRATCH = 8 << 20 };
 
@@ -88,10 +89,47 @@ int ul_cuda_fetch(ul_stream *s, void *host, const void *data, int64_t bytes)
 
 static int wait_for_all(void) { return check("wait", cudaStreamSynchronize(stream.stream)); }
 
-/* ---- opening ---- */
-
 static const char *device_name(void) { return name; }
 static ul_stream *stream_of(void) { return &stream; }
+static ul_stream *exchange_stream(void) { return &exchange; }
+static void *native(ul_stream *s) { return s->stream; }
+static const unsigned char *identity(void) { return uuid; }
+
+/* ---- events ---- */
+
+static void *event_new(void)
+{
+    cudaEvent_t event;
+    if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) == cudaSuccess) return event;
+    cudaGetLastError();
+    return NULL;
+}
+
+static int event_record(void *event, ul_stream *s)
+{
+    return check("event", cudaEventRecord((cudaEvent_t)event, s->stream));
+}
+
+static int event_wait(ul_stream *s, void *event)
+{
+    return check("event", cudaStreamWaitEvent(s->stream, (cudaEvent_t)event, 0));
+}
+
+static int event_has_come(void *event)
+{
+    cudaError_t rc = cudaEventQuery((cudaEvent_t)event);
+    if (rc == cudaSuccess) return 1;
+    cudaGetLastError(); /* it is no kernel's */
+    return rc == cudaErrorNotReady ? 0 : check("event", rc);
+}
+
+/* ---- opening ---- */
+
+static int count(void)
+{
+    int n = 0;
+    return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
+}
 
 /* Keeps freed memory until trim() rather than giving it back at each wait. */
 static int keep_memory(void)
@@ -99,6 +137,19 @@ static int keep_memory(void)
     uint64_t all = UINT64_MAX;
     return check("memory pool",
                  cudaMemPoolSetAttribute(pool(), cudaMemPoolAttrReleaseThreshold, &all));
+}
+
+/* What ranks exchange goes first: others wait for it. */
+static int make_streams(void)
+{
+    int least = 0, most = 0;
+    int bad = check("stream", cudaDeviceGetStreamPriorityRange(&least, &most));
+    if (!bad)
+        bad = check("stream", cudaStreamCreateWithFlags(&stream.stream, cudaStreamNonBlocking));
+    if (!bad)
+        bad = check("stream",
+                    cudaStreamCreateWithPriority(&exchange.stream, cudaStreamNonBlocking, most));
+    return bad;
 }
 
 static int open_device(int ordinal, int (*on_failure)(const char *sentence))
@@ -128,9 +179,10 @@ static int open_device(int ordinal, int (*on_failure)(const char *sentence))
         return fail(sentence);
     }
     snprintf(name, sizeof name, "%s", properties.name);
-    stream.processors = properties.multiProcessorCount;
+    memcpy(uuid, &properties.uuid, sizeof uuid);
+    stream.processors = exchange.processors = properties.multiProcessorCount;
     stream.scratch_bytes = SCRATCH;
-    bad = check("stream", cudaStreamCreateWithFlags(&stream.stream, cudaStreamNonBlocking));
+    bad = make_streams();
     if (!bad) bad = keep_memory();
     if (!bad) bad = check("scratch", cudaMalloc(&stream.scratch, SCRATCH));
     return bad;
@@ -143,6 +195,7 @@ extern const ul_kernels ul_cuda_f32_table, ul_cuda_bf16_table, ul_cuda_f64_table
 __attribute__((visibility("default"))) const ul_backend *ul_backend_get(int abi, int *own_abi)
 {
     static const ul_backend backend = {
+        count,
         open_device,
         device_name,
         memory,
@@ -153,6 +206,13 @@ __attribute__((visibility("default"))) const ul_backend *ul_backend_get(int abi,
         read_values,
         wait_for_all,
         stream_of,
+        identity,
+        exchange_stream,
+        native,
+        event_new,
+        event_record,
+        event_wait,
+        event_has_come,
         {&ul_cuda_f32_table, &ul_cuda_bf16_table, &ul_cuda_f64_table, &ul_cuda_i32_table,
          &ul_cuda_i64_table, &ul_cuda_u8_table},
     };

@@ -84,7 +84,7 @@ static int open_device(lua_State *L, const char *op, const char *word)
 {
     int named = cuda_ordinal(word);
     if (strcmp(word, "cuda") != 0 && named < 0) return -1;
-    host_check_as(L, op, ul_cuda_open(named < 0 ? ul_cuda_ordinal() : named));
+    host_check_as(L, op, ul_cuda_open(named));
     return UL_CUDA;
 }
 

@@ -13,6 +13,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,7 +122,12 @@ static inline unsigned long long atomicMin(unsigned long long *at, unsigned long
 
 /* ---- the runtime library ---- */
 
-typedef enum { cudaSuccess, cudaErrorMemoryAllocation = 2 } cudaError_t;
+typedef enum {
+    cudaSuccess,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorNotReady = 600
+} cudaError_t;
 typedef enum {
     cudaMemcpyHostToDevice = 1,
     cudaMemcpyDeviceToHost,
@@ -131,21 +137,33 @@ typedef enum { cudaMemPoolAttrReleaseThreshold = 4 } cudaMemPoolAttr;
 typedef struct cuemu_stream *cudaStream_t;
 typedef struct cuemu_pool *cudaMemPool_t;
 typedef enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 } cudaFuncAttribute;
-enum { cudaStreamNonBlocking = 1 };
+typedef struct cuemu_event *cudaEvent_t;
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+
+struct cudaUUID_t {
+    char bytes[16];
+};
 
 struct cudaDeviceProp {
     char name[256];
+    cudaUUID_t uuid;
     int major, minor, multiProcessorCount;
 };
 
 static inline const char *cudaGetErrorString(cudaError_t) { return "cuemu"; }
 static inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-static inline cudaError_t cudaGetDeviceCount(int *n) { return *n = 2, cudaSuccess; }
+/* CUEMU_DEVICES: how many there are. */
+static inline cudaError_t cudaGetDeviceCount(int *n)
+{
+    const char *given = getenv("CUEMU_DEVICES");
+    return *n = given ? atoi(given) : 2, cudaSuccess;
+}
 static inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 static inline cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
-static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
+static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int ordinal)
 {
     memset(p, 0, sizeof *p);
+    snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "cuemu %d", ordinal);
     strcpy(p->name, "cuemu");
     p->major = 9;
     p->multiProcessorCount = 2;
@@ -158,6 +176,26 @@ static inline cudaError_t cudaMemGetInfo(size_t *unused, size_t *total)
 static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 {
     return *s = nullptr, cudaSuccess;
+}
+static inline cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *most)
+{
+    return *least = *most = 0, cudaSuccess;
+}
+static inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int)
+{
+    return cudaStreamCreateWithFlags(s, flags);
+}
+/* All is done when it is asked for: every event has come. */
+static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
+{
+    static char any;
+    return *event = (cudaEvent_t)(void *)&any, cudaSuccess;
+}
+static inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+static inline cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+static inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned)
+{
+    return cudaSuccess;
 }
 static inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
 static inline cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int)
