@@ -405,6 +405,10 @@ int ul_file_sum_of(ul_file_sum *sum, const char *path);
 void ul_hash(char hash[33], const void *data, int64_t bytes);
 /* Replaces a file `to`, or an empty folder, all at once. */
 int ul_file_rename(const char *from, const char *to);
+/* Each of two files or folders gets the name of the other, in one step; UL_EIO too where the file
+ * system knows no such thing.
+ */
+int ul_path_exchange(const char *a, const char *b);
 /* A symbolic link, all at once in place of the one before. */
 int ul_file_point(const char *path, const char *target);
 /* A folder, and those that it is in, unless they are there. */

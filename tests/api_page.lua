@@ -34,7 +34,7 @@ local topics = {
   { 'Data: ul.data', 'data/text', 'data/sample', 'data/bytes', 'data/corpus', 'data/rows',
     'data/batch' },
   { 'Tokenizers: ul.tokenizer and ul.chat', 'tokenizer', 'chat' },
-  { 'Published models: ul.hf', 'hf/load', 'hf/decoder' },
+  { 'Published models: ul.hf', 'hf/load', 'hf/save', 'hf/decoder' },
   { 'Recipes', 'recipe/init', 'recipe/value' },
   { 'Runs', 'run', 'generate' },
   { 'Checkpoints and files', 'checkpoint', 'safetensors', 'json' },

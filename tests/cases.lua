@@ -56,9 +56,9 @@ local not_ops = [[
   is_grad_enabled fn manual_seed random_state set_random_state memory reset_peak_memory
   set_memory_limit trim_memory meta_counts reset_meta_counts threads isa debug_allocations
   debug_fail_allocation library json_decode json_quote file_write file_sum file_rename file_point
-  folder_make folder_sync folder_list path_remove disk_free hash debug_fail_write debug_writes
-  safetensors_open safetensors_save tokenizer_load default_device set_default_device flops
-  peak_flops backward_passes group group_log
+  path_exchange folder_make folder_sync folder_list path_remove disk_free hash debug_fail_write
+  debug_writes safetensors_open safetensors_save tokenizer_load default_device set_default_device
+  flops peak_flops backward_passes group group_log
 ]]
 cases.not_ops = {}
 for name in not_ops:gmatch '%S+' do cases.not_ops[name] = true end

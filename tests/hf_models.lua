@@ -43,8 +43,7 @@ end
 --- A folder of its own for the tests of a file.
 ---@return string
 function models.new_folder()
-  local folder = os.tmpname()
-  os.remove(folder)
+  local folder = require('tests.checkpoints').folder()
   assert(core.folder_make(folder))
   return folder
 end

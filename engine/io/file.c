@@ -231,6 +231,13 @@ int ul_file_rename(const char *from, const char *to)
     return UL_OK;
 }
 
+int ul_path_exchange(const char *a, const char *b)
+{
+    if (trip() || renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE) < 0)
+        return ul__fail(UL_EIO, "%s: cannot be exchanged with %s: %s", a, b, strerror(errno));
+    return UL_OK;
+}
+
 int ul_file_point(const char *path, const char *target)
 {
     char temporary[LONGEST_PATH];

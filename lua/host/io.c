@@ -78,6 +78,13 @@ static int file_rename(lua_State *L)
     return succeed(L, ul_file_rename(from, to));
 }
 
+/* path_exchange(a, b) -> true */
+static int path_exchange(lua_State *L)
+{
+    const char *a = host_path(L, 1, "path_exchange"), *b = host_path(L, 2, "path_exchange");
+    return succeed(L, ul_path_exchange(a, b));
+}
+
 /* file_point(path, target) -> true */
 static int file_point(lua_State *L)
 {
@@ -173,6 +180,7 @@ const host_function host_io[] = {
     {"file_sum", file_sum, NULL, HOST_MODULE},
     {"hash", hash, NULL, HOST_MODULE},
     {"file_rename", file_rename, NULL, HOST_MODULE},
+    {"path_exchange", path_exchange, NULL, HOST_MODULE},
     {"file_point", file_point, NULL, HOST_MODULE},
     {"folder_make", one_path, &step_folder_make, HOST_MODULE},
     {"folder_sync", one_path, &step_folder_sync, HOST_MODULE},

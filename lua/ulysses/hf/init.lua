@@ -3,6 +3,7 @@
 ---@class hf
 local hf = {
   load = require 'ulysses.hf.load',
+  save = require 'ulysses.hf.save',
 }
 
 return hf

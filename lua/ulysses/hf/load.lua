@@ -123,7 +123,12 @@ return function(folder, given)
   end
   if folder:sub(1, 2) == '~/' then folder = (os.getenv 'HOME' or '~') .. folder:sub(2) end
   folder = folder:gsub('(.)/+$', '%1')
-  if not core.folder_list(folder) then refuse("hf.load: there is no folder '%s'", folder) end
+  if not core.folder_list(folder) then
+    if not core.folder_list(folder .. '.replaced') then -- which a save that was killed has left
+      refuse("hf.load: there is no folder '%s'", folder)
+    end
+    folder = folder .. '.replaced'
+  end
   local read = config.read(folder, how.config)
   local dtype, device = how.dtype or read.dtype or 'f32', how.device or core.default_device()
   if dtype ~= 'f32' and dtype ~= 'bf16' and dtype ~= 'f64' then

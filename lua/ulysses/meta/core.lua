@@ -69,6 +69,13 @@ function core.hash(text) end
 ---@return string? sentence
 function core.file_rename(from, to) end
 
+--- Each of two files or folders gets the name of the other, in one step; not every file system
+--- knows that.
+---@param a string
+---@param b string
+---@return true|nil ok, string? sentence
+function core.path_exchange(a, b) end
+
 --- Makes `path` a link to `target`, at once.
 ---@param path string
 ---@param target string
