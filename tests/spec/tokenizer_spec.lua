@@ -72,6 +72,18 @@ describe('tokenizer', function()
     end)
   end
 
+  for name, make in pairs { tekken = small.tekken, legacy = small.sentencepiece } do
+    it('reads the same from another kind of file: ' .. name, function()
+      local tok = tokenizer.load(write('other', make()))
+      for _, row in ipairs(small.variant(name).rows) do
+        local text, plain, ids, decoded = unpack(row)
+        assert.same(plain, tok:encode(text))
+        assert.same(ids, tok:encode(text, { specials = true }))
+        assert.equal(decoded, tok:decode(ids, { specials = true }))
+      end
+    end)
+  end
+
   it('says where each token lies', function()
     local tok = load 'llama3'
     local text = 'the <s>\255 fox \228\189\160'

@@ -3,6 +3,7 @@
  * Only BPE with byte fallback and without a normalizer of its own: that is what Llama and Mistral
  * have.
  */
+#include <ctype.h>
 #include <stdlib.h>
 
 #include "unicode.h"
@@ -59,10 +60,19 @@ static int damaged(const ul__builder *b)
 
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 };
 
+/* The value of two hexadecimal digits, or -1. */
+static int two_digits(const char *p)
+{
+    if (!isxdigit((unsigned char)p[0]) || !isxdigit((unsigned char)p[1])) return -1;
+    return (int)strtol((char[]){p[0], p[1], 0}, NULL, 16);
+}
+
 static int add_piece(ul__builder *b, message text, float score, int kind)
 {
     const char *p = (const char *)text.p;
     int64_t n = text.end - text.p, id = b->n_tokens;
+    UL_REQUIRE(n > 0 && score == score, UL_EIO, "%s: piece %lld has no text, or no score", b->path,
+               (long long)id);
     UL_REQUIRE(ul__is_utf8(text.p, (size_t)n), UL_EIO, "%s: piece %lld is no UTF-8", b->path,
                (long long)id);
     UL_REQUIRE(kind != USER_DEFINED, UL_EIO,
@@ -70,14 +80,10 @@ static int add_piece(ul__builder *b, message text, float score, int kind)
                b->path, (int)(n < 80 ? n : 80), p);
     UL_REQUIRE(kind >= NORMAL && kind <= BYTE, UL_EIO, "%s: piece %lld is of an unknown type",
                b->path, (long long)id);
-    UL_REQUIRE(n > 0 && score == score, UL_EIO, "%s: piece %lld has no text, or no score", b->path,
-               (long long)id);
     if (kind == BYTE) {
-        char *end = NULL;
-        long byte =
-            n == 6 && memcmp(p, "<0x", 3) == 0 ? strtol((char[]){p[3], p[4], 0}, &end, 16) : -1;
-        UL_REQUIRE(byte >= 0 && *end == 0 && p[5] == '>', UL_EIO,
-                   "%s: the byte piece '%.*s' is none", b->path, (int)(n < 80 ? n : 80), p);
+        int byte = n == 6 && memcmp(p, "<0x", 3) == 0 && p[5] == '>' ? two_digits(p + 3) : -1;
+        UL_REQUIRE(byte >= 0, UL_EIO, "%s: the byte piece '%.*s' is none", b->path,
+                   (int)(n < 80 ? n : 80), p);
         UL_TRY(ul__build_token(b, id, p, n, UL__TOKEN_BYTE));
         b->tokens[id].byte = (uint8_t)byte;
     } else if (kind == CONTROL || kind == UNKNOWN) {
