@@ -3,6 +3,7 @@
 --   luajit tests/fuzz/seeds.lua folder
 --
 -- Writes folder/<target>/<name>.
+local hf_models = require 'tests.hf_models'
 local small = require 'tests.small_tokenizers'
 local core = require 'ulysses.core'
 
@@ -58,3 +59,17 @@ for _, n in ipairs { 256, 300 } do
 end
 write('sentencepiece', 'tiktoken', 'IQ== 0\nIg== 1\nIyQ= 2\n')
 
+
+-- ---- config.json ----
+
+for name, model in pairs(hf_models.golden) do write('config', name, model.config) end
+write('config', 'yarn', [[{"architectures": ["MistralForCausalLM"], "model_type": "mistral",
+"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+"num_key_value_heads": null, "head_dim": null, "vocab_size": 99, "sliding_window": 8,
+"eos_token_id": [1, 2], "max_position_embeddings": 64, "torch_dtype": "bfloat16",
+"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
+"original_max_position_embeddings": 16, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0}}]])
+write('config', 'scaled', [[{"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+"vocab_size": 99, "tie_word_embeddings": true, "rope_scaling": {"type": "linear", "factor": 2.0},
+"attention_bias": false, "pretraining_tp": 1, "hidden_act": "silu", "rms_norm_eps": 1e-05}]])
