@@ -38,13 +38,14 @@ function Attention:init(c, mesh)
   self.wo = nn.RowLinear(c.n_heads * self.head_dim, c.dim,
                          { share = q, std = 0.02 / math.sqrt(2 * c.n_layers) })
 end
-function Attention:forward(x, rope, docs)
+function Attention:forward(x, rope, docs, cache)
   local q, k, v = nn.columns(x, self.wq, self.wk, self.wv)
   local B, T = q:size()                      -- T: this sp rank's tokens of each row
   q = F.rope(q:view(B, T, -1, self.head_dim), rope)
   k = F.rope(k:view(B, T, -1, self.head_dim), rope)
   v = v:view(B, T, -1, self.head_dim)
-  local o = ul.ulysses.attention(q, k, v, { mesh = self.mesh, causal = true, docs = docs })
+  local o = ul.ulysses.attention(q, k, v, { mesh = self.mesh, causal = true, docs = docs,
+                                            cache = cache })
   return self.wo(o:view(B, T, -1))
 end
 
@@ -64,13 +65,14 @@ function Block:init(c, mesh, attention)
   self.ffn_norm = nn.RMSNorm(c.dim, { eps = c.eps })
   self.ffn = FeedForward(c, mesh)
 end
-function Block:forward(x, rope, docs)
-  local y, h = self.ffn_norm(self.attention(self.attention_norm(x), rope, docs), x)
+function Block:forward(x, rope, docs, cache)
+  local y, h = self.ffn_norm(self.attention(self.attention_norm(x), rope, docs, cache), x)
   return h + self.ffn(y)                     -- h = x + attention, y = norm(h)
 end
 
 local Llama = nn.class 'Llama'
 Llama.Attention = Attention                  -- another model may have another (see mistral.lua)
+Llama.uses_cache = true                      -- when it writes, logits() may be given one
 function Llama:init(c, mesh)
   self.rope_theta, self.mesh = c.rope_theta, mesh or ul.mesh()
   self.embed = nn.Embedding(c.vocab, c.dim, { std = c.tied and 0.02 or 0.5 })
@@ -79,11 +81,11 @@ function Llama:init(c, mesh)
   self.norm = nn.RMSNorm(c.dim, { eps = c.eps })
   self.head = c.tied and self.embed or nn.Linear(c.dim, c.vocab, { std = 1 / c.dim })
 end
-function Llama:hidden(inputs, positions, docs)
+function Llama:hidden(inputs, positions, docs, cache)
   local x, head_dim = self.embed(inputs), self.layers[1].attention.head_dim
   positions = self.mesh.tp:all_gather(positions, { dim = -1 })
   local rope = F.rope_table(positions, head_dim, { theta = self.rope_theta, dtype = x:dtype() })
-  for _, block in ipairs(self.layers) do x = block(x, rope, docs) end
+  for i, block in ipairs(self.layers) do x = block(x, rope, docs, cache and cache:layer(i)) end
   return self.norm(x)
 end
 function Llama:forward(batch)
@@ -91,11 +93,14 @@ function Llama:forward(batch)
   return batch:mean(F.linear_cross_entropy(x, self.head.weight, batch.targets))
 end
 --- What comes after each token of inputs [B, T], which all ranks have whole: [B, T, vocab], or of
---- the last one alone where { last = true } is given: [B, 1, vocab].
+--- the last one alone where { last = true } is given: [B, 1, vocab]. { cache = } knows what came
+--- before them.
 function Llama:logits(inputs, given)
-  local _, T = inputs:size()
-  local positions = ul.arange(T, { dtype = 'i64', device = inputs:device() })
-  local x = self:hidden(self.mesh:slice(inputs), self.mesh:slice(positions, 1))
+  local T, device, cache = inputs:size(2), inputs:device(), given and given.cache
+  local positions = cache and cache:positions(T, device)
+    or ul.arange(T, { dtype = 'i64', device = device })
+  local x = self:hidden(self.mesh:slice(inputs), self.mesh:slice(positions, positions:dim()), nil,
+                        cache)
   x = self.mesh:gather(x)
   if given and given.last then x = x:narrow(2, T, 1) end
   return F.linear(x, self.head.weight)

@@ -41,14 +41,14 @@ function Attention:init(c, mesh)
   self.wo = nn.RowLinear(c.n_heads * c.head_dim, c.dim,
                          { share = q, std = 0.02 / math.sqrt(2 * c.n_layers) })
 end
-function Attention:forward(x, rope, docs)
+function Attention:forward(x, rope, docs, cache)
   local q, k, v = nn.columns(x, self.wq, self.wk, self.wv)
   local B, T = q:size()
   q = F.rope(q:view(B, T, -1, self.head_dim), rope)
   k = F.rope(k:view(B, T, -1, self.head_dim), rope)
   v = v:view(B, T, -1, self.head_dim)
   local o = ul.ulysses.attention(q, k, v, { mesh = self.mesh, causal = true, docs = docs,
-                                            window = self.window })
+                                            window = self.window, cache = cache })
   return self.wo(o:view(B, T, -1))
 end
 

@@ -36,7 +36,7 @@ local topics = {
   { 'Tokenizers: ul.tokenizer and ul.chat', 'tokenizer', 'chat' },
   { 'Published models: ul.hf', 'hf/load', 'hf/save', 'hf/decoder' },
   { 'Recipes', 'recipe/init', 'recipe/value' },
-  { 'Runs', 'run', 'generate' },
+  { 'Runs', 'run', 'generate', 'cache' },
   { 'Checkpoints and files', 'checkpoint', 'safetensors', 'json' },
   { 'Ranks that work together', 'meta/group', 'mesh', 'ulysses' },
   { 'Help', 'help' },

@@ -11,7 +11,8 @@ local meta_files = { 'create', 'tensor', 'shape', 'elementwise', 'reduce', 'laye
                      'group', 'core' }
 
 -- Classes that the library keeps to itself.
-local internal = { Events = true, Lines = true, Log = true, Weights = true, Reader = true }
+local internal = { Events = true, Lines = true, Log = true, Weights = true, Reader = true,
+                   Layer = true, Writer = true }
 
 -- What objects of a class are called in signatures.
 local spoken = { Tensor = 'x', Ops = 'x', Optimizer = 'optim', Module = 'model' }

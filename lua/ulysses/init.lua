@@ -34,7 +34,7 @@ require 'ulysses.print'
 -- Parts of the library, loaded when they are first asked for.
 local parts = {
   nn = 'ulysses.nn', optim = 'ulysses.optim', data = 'ulysses.data', run = 'ulysses.run',
-  help = 'ulysses.help', generate = 'ulysses.generate',
+  help = 'ulysses.help', generate = 'ulysses.generate', cache = 'ulysses.cache',
   json = 'ulysses.json', safetensors = 'ulysses.safetensors',
   tokenizer = 'ulysses.tokenizer', chat = 'ulysses.chat', hf = 'ulysses.hf',
   checkpoint = 'ulysses.checkpoint',

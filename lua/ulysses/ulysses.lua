@@ -9,7 +9,7 @@ local ulysses = {}
 
 local none = options_of.none
 local known = { mesh = none, group = none, causal = none, window = none, docs = none,
-                scale = none, lengths = none }
+                scale = none, lengths = none, cache = none }
 
 -- Which of this rank's kv heads each of its query heads reads, from 0.
 local function kv_head(group, heads, kv_heads, device)
@@ -29,6 +29,7 @@ end
 ---@field docs? Tensor i64 offsets over the flattened B S of the whole sequence
 ---@field scale? number 1 / sqrt(D) where it is left out
 ---@field lengths? integer[] T of each rank of group; they tell each other where it is left out
+---@field cache? table what has been seen before these tokens, cache:layer(i); not with a ring
 
 --- Softmax attention of this rank's tokens over the whole sequence: what F.attention gives for all
 --- of it, cut into the same slices. Ranks exchange tokens for heads and back; any number of heads,
@@ -50,7 +51,11 @@ function ulysses.attention(q, k, v, options)
   local plain = { causal = options.causal, window = options.window, docs = options.docs,
                   scale = options.scale }
   local ring = mesh and mesh.ring.size > 1 and mesh.ring
-  if not ring and (not group or group.size == 1) then return F.attention(q, k, v, plain) end
+  local cache = options.cache
+  if ring and cache then raise 'ulysses.attention: there is no cache where the mesh has a ring' end
+  if not ring and (not group or group.size == 1) then
+    return cache and cache:attend(q, k, v, plain) or F.attention(q, k, v, plain)
+  end
   for i, x in ipairs { q, k, v } do
     if not core.is_tensor(x) or x:dim() ~= 4 then
       raise('ulysses.attention: %s must be a tensor [B, T, H, D]', ('qkv'):sub(i, i))
@@ -74,7 +79,8 @@ function ulysses.attention(q, k, v, options)
   plain.kv_head = kv_head(group, heads, kv_heads, q:device())
   local mine = group:shard_heads({ q, k, v }, { lengths = lengths, q_heads = heads })
   q, k, v = mine[1], mine[2], mine[3]
-  local o = ring and ring:ring_attention(q, k, v, plain) or F.attention(q, k, v, plain)
+  local o = ring and ring:ring_attention(q, k, v, plain) or cache and cache:attend(q, k, v, plain)
+    or F.attention(q, k, v, plain)
   return group:shard_tokens(o, { lengths = lengths, heads = heads })
 end
 

@@ -107,7 +107,7 @@ describe('generate', function()
     local model = fixed({}, many)
     for sentence, call in pairs {
       ['no method logits'] = function() ul.generate({}, 'x') end,
-      ['the prompt must be a string, got a number'] = function() ul.generate(model, 3) end,
+      ['a list of ids, or a list of these, got a number'] = function() ul.generate(model, 3) end,
       ["no option 'temprature'; did you mean 'temperature'?"] = function()
         ul.generate(model, 'x', { temprature = 1 })
       end,

@@ -82,6 +82,7 @@ end
 ---@field recompute boolean whether backward computes each layer again, and keeps its input alone
 local Decoder = nn.class 'Decoder'
 Decoder.recompute = false
+Decoder.uses_cache = true -- ul.generate may give logits() one
 
 ---@param c DecoderSettings
 ---@param mesh Mesh?
@@ -97,7 +98,7 @@ end
 -- How long the text is of which this rank has these positions; only dynamic frequencies ask.
 local function length_of(self, positions, cache)
   if self.settings.rope.kind ~= 'dynamic' or positions:device() == 'meta' then return 0 end
-  if cache then return cache:length() + cache.coming end
+  if cache then return cache:length() end
   local mine = positions:numel() == 0 and 0 or positions:max():item() + 1
   local group = self.mesh.sequence
   return agree.most(group.size > 1 and group or nil, mine, 'the length of the text')
@@ -144,7 +145,7 @@ function Decoder:logits(inputs, given)
   end
   if inputs:dim() == 1 then inputs = inputs:view(1, -1) end
   local T, cache = inputs:size(2), given and given.cache
-  local positions = cache and cache:positions(T)
+  local positions = cache and cache:positions(T, inputs:device())
     or ul.arange(T, { dtype = 'i64', device = inputs:device() })
   local x = self:hidden(self.mesh:slice(inputs), self.mesh:slice(positions, positions:dim()), nil,
                         cache)
@@ -153,11 +154,17 @@ function Decoder:logits(inputs, given)
   return F.linear(x, self.head.weight)
 end
 
+--- How long a text may be whose keys are kept: dynamic frequencies turn all of them anew beyond.
+---@return integer?
+function Decoder:cache_limit()
+  return self.settings.rope.kind == 'dynamic' and self.settings.rope.original or nil
+end
+
 --- Text that the model writes behind a prompt, which begins with BOS where the model has one; see
 --- ul.generate.
 ---@param prompt string|integer[]|string[]
 ---@param given table?
----@return string|string[]
+---@return string|integer[]|string[]
 function Decoder:generate(prompt, given) return ul.generate(self, prompt, given) end
 
 return Decoder
