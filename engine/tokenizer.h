@@ -59,9 +59,11 @@ enum {
     UL_TOKENS_STRICT = 8,   /* UL_EVALUE for what is no UTF-8 */
 };
 
-/* Adds the tokens of n bytes. eos: what UL_TOKENS_EOS adds. */
+/* Adds the tokens of n bytes. bos, eos: what UL_TOKENS_BOS and UL_TOKENS_EOS add where the file has
+ * no template; -1: nothing, which is then refused.
+ */
 int ul_tokenizer_encode(ul_ids *ids, ul_tokenizer *t, const char *text, int64_t n, int flags,
-                        int32_t eos);
+                        int32_t bos, int32_t eos);
 /* first[i], in the text that was encoded into ids[0 .. n): where token i begins; first[n]: the
  * end. flags as they were.
  */

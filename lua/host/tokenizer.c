@@ -134,17 +134,18 @@ static void push_numbers(lua_State *L, const int32_t *ids, const int64_t *first,
     }
 }
 
-/* t:encode(text, flags, eos, whether offsets are wanted) -> list of ids, how many pieces were no
- * UTF-8, list of offsets from 0 with the end as the last */
+/* t:encode(text, flags, bos, eos, whether offsets are wanted) -> list of ids, how many pieces were
+ * no  * UTF-8, list of offsets from 0 with the end as the last */
 static int encode(lua_State *L)
 {
     size_t bytes;
     box *b = to_box(L);
     const char *text = text_at(L, 2, "encode", &bytes);
-    int flags = (int)luaL_checkinteger(L, 3), offsets = lua_toboolean(L, 5);
+    int flags = (int)luaL_checkinteger(L, 3), offsets = lua_toboolean(L, 6);
     b->ids.n = b->ids.replaced = 0;
     host_check(L, ul_tokenizer_encode(&b->ids, b->t, text, (int64_t)bytes, flags,
-                                      (int32_t)luaL_checkinteger(L, 4)));
+                                      (int32_t)luaL_checkinteger(L, 4),
+                                      (int32_t)luaL_checkinteger(L, 5)));
     push_numbers(L, b->ids.data, NULL, b->ids.n);
     lua_pushnumber(L, (lua_Number)b->ids.replaced);
     if (offsets) {
@@ -164,19 +165,19 @@ static int free_ids(lua_State *L)
     return 0;
 }
 
-/* t:encode_ids(text, flags, eos) -> list of ids in C, how many pieces were no UTF-8 */
+/* t:encode_ids(text, flags, bos, eos) -> list of ids in C, how many pieces were no UTF-8 */
 static int encode_ids(lua_State *L)
 {
     size_t bytes;
     box *b = to_box(L);
     const char *text = text_at(L, 2, "encode", &bytes);
     int flags = (int)luaL_checkinteger(L, 3);
-    int32_t eos = (int32_t)luaL_checkinteger(L, 4);
+    int32_t bos = (int32_t)luaL_checkinteger(L, 4), eos = (int32_t)luaL_checkinteger(L, 5);
     ul_ids *ids = lua_newuserdata(L, sizeof *ids);
     *ids = (ul_ids){0};
     luaL_getmetatable(L, ids_type);
     lua_setmetatable(L, -2);
-    host_check(L, ul_tokenizer_encode(ids, b->t, text, (int64_t)bytes, flags, eos));
+    host_check(L, ul_tokenizer_encode(ids, b->t, text, (int64_t)bytes, flags, bos, eos));
     lua_pushnumber(L, (lua_Number)ids->replaced);
     return 2;
 }

@@ -59,7 +59,8 @@ end
 ---@return integer[] ids, integer[]? first, integer[]? last
 function Tokenizer:encode(text, given)
   local flags, offsets = read_flags('encode', given)
-  local ids, replaced, first = self.handle:encode(text, flags, self.eos or -1, offsets)
+  local ids, replaced, first = self.handle:encode(text, flags, self.bos or -1, self.eos or -1,
+                                                   offsets)
   self.replaced = self.replaced + replaced
   if not first then return ids end
   local last = {}
@@ -75,7 +76,7 @@ end
 ---@param text string
 ---@return integer
 function Tokenizer:count(text)
-  local ids = self.handle:encode_ids(text, 0, -1)
+  local ids = self.handle:encode_ids(text, 0, -1, -1)
   local _, n = ids:view()
   ids:free()
   return tonumber(n)
@@ -168,7 +169,7 @@ function Tokenizer:functions()
   function plain.decoder() return self:decoder() end
   -- Tokens that stay outside of Lua: a pointer to i32, how many, and what owns them.
   function plain.encode_ids(text)
-    local ids, replaced = self.handle:encode_ids(text, flags_of(how), -1)
+    local ids, replaced = self.handle:encode_ids(text, flags_of(how), self.bos or -1, -1)
     self.replaced = self.replaced + replaced
     local from, n = ids:view()
     return ffi.cast('const int32_t *', from), tonumber(n), ids

@@ -43,7 +43,7 @@ print(('%s: read in %.0f ms, from the cache in %.0f ms'):format(tostring(tok), 1
                                                                1e3 * cached))
 
 local function encode(text)
-  local ids = tok.handle:encode_ids(text, 0, -1)
+  local ids = tok.handle:encode_ids(text, 0, -1, -1)
   local _, n = ids:view()
   ids:free()
   return tonumber(n)
@@ -54,7 +54,7 @@ print(line:format('text', 'MB', 'tokens', 'first', 'warm', 'decode', 'one word')
 for _, path in ipairs(texts) do
   tok = ul.tokenizer.load(folder)
   local text = table.concat(ul.data.read(path):documents())
-  local ids = tok.handle:encode(text, 0, -1)
+  local ids = tok.handle:encode(text, 0, -1, -1)
   tok = ul.tokenizer.load(folder) -- with empty caches
   local megabytes = #text / 1e6
   local function rate(seconds) return ('%.1f'):format(megabytes / seconds) end

@@ -16,7 +16,7 @@ static void there_and_back(ul_tokenizer *t, const char *bytes, int64_t n, int fl
 {
     ul_ids ids = {0};
     ul_text out = {0};
-    if (ul_tokenizer_encode(&ids, t, bytes, n, flags, 0) == UL_OK) {
+    if (ul_tokenizer_encode(&ids, t, bytes, n, flags, 0, 0) == UL_OK) {
         int64_t *first = malloc((size_t)(ids.n + 1) * sizeof *first);
         if (ul_tokenizer_offsets(first, t, bytes, n, ids.data, ids.n, flags) < 0) abort();
         for (int64_t i = 0; i < ids.n; i++)

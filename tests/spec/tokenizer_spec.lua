@@ -126,7 +126,9 @@ describe('tokenizer', function()
     assert.is_true(text[1] == 1 and text[2] > 4)
     assert.error_matches(function()
       local without = load 'llama3'
-      without.handle:encode('x', 2, -1)
+      assert.same({ 1, 2 }, { without.bos, without:encode('x', { bos = true, eos = true })[3] })
+      without.bos = nil
+      without:encode('x', { bos = true })
     end, 'encode: this tokenizer has no BOS')
   end)
 

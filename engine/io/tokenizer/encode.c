@@ -125,19 +125,19 @@ static int encode_text(ul_ids *ids, ul_tokenizer *t, const uint8_t *p, int64_t n
 /* ---- the template ---- */
 
 /* What bos = true puts in front: the file's template, or BOS. */
-static int before_of(int32_t *list, const ul__vocabulary *v)
+static int before_of(int32_t *list, const ul__vocabulary *v, int32_t bos)
 {
     memcpy(list, v->before, sizeof v->before);
-    if (v->n_before == 0 && v->bos >= 0) return list[0] = v->bos, 1;
+    if (v->n_before == 0 && bos >= 0) return list[0] = bos, 1;
     return (int)v->n_before;
 }
 
 static int encode_all(ul_ids *ids, ul_tokenizer *t, const char *text, int64_t n, int flags,
-                      int32_t eos)
+                      int32_t bos, int32_t eos)
 {
     const ul__vocabulary *v = t->v;
     int32_t before[UL__MOST_AFFIXES];
-    int n_before = flags & UL_TOKENS_BOS ? before_of(before, v) : 0;
+    int n_before = flags & UL_TOKENS_BOS ? before_of(before, v, bos) : 0;
     UL_REQUIRE(!(flags & UL_TOKENS_BOS) || n_before, UL_EVALUE,
                "encode: this tokenizer has no BOS");
     UL_REQUIRE(!(flags & UL_TOKENS_EOS) || eos >= 0 || v->n_after, UL_EVALUE,
@@ -158,10 +158,10 @@ static int encode_all(ul_ids *ids, ul_tokenizer *t, const char *text, int64_t n,
 }
 
 int ul_tokenizer_encode(ul_ids *ids, ul_tokenizer *t, const char *text, int64_t n, int flags,
-                        int32_t eos)
+                        int32_t bos, int32_t eos)
 {
     int64_t before = ids->n, replaced = ids->replaced;
-    int rc = encode_all(ids, t, text, n, flags, eos);
+    int rc = encode_all(ids, t, text, n, flags, bos, eos);
     if (rc < 0) ids->n = before, ids->replaced = replaced;
     return rc;
 }

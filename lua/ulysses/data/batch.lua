@@ -83,13 +83,14 @@ end
 local function assemble(corpus, rows, length, mesh, denominator, n_rows)
   local inputs, targets = host(#rows, length), host(#rows, length)
   local x, y, tokens = inputs:data(), targets:data(), corpus.tokens:data()
-  local n, pad = corpus.n, corpus.tokenizer.pad
+  local n, pad, mask = corpus.n, corpus.tokenizer.pad, corpus.mask and corpus.mask:data()
   for b, row in ipairs(rows) do
     local base = (b - 1) * length
     for t = 0, length - 1 do
       local i = row.first + t
       x[base + t] = i < n and tokens[i] or pad
-      y[base + t] = i + 1 < n and tokens[i + 1] or IGNORE
+      local learned = i + 1 < n and (not mask or mask[i + 1] == 1)
+      y[base + t] = learned and tokens[i + 1] or IGNORE
     end
     for _, boundary in ipairs(row.boundaries) do y[base + boundary - 1] = IGNORE end
   end

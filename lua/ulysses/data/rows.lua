@@ -84,7 +84,13 @@ local function row_at(self, i)
     row.boundaries[#row.boundaries + 1] = at
     if at < self.length then row.starts[#row.starts + 1] = at end
   end
-  row.count = math.min(self.length, self.corpus.n - 1 - first) - #row.boundaries
+  local labels = math.min(self.length, self.corpus.n - 1 - first)
+  row.count = labels - #row.boundaries
+  if self.corpus.mask then -- which has 0 at the first token of each document
+    local mask = self.corpus.mask:data()
+    row.count = 0
+    for t = first + 1, first + labels do row.count = row.count + mask[t] end
+  end
   return row
 end
 

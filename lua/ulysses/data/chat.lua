@@ -1,0 +1,145 @@
+-- chat.lua - ul.data.chat: conversations and answers from JSON lines, with what is to be learned.
+local chat = require 'ulysses.chat'
+local corpus = require 'ulysses.data.corpus'
+local files = require 'ulysses.data.files'
+local json = require 'ulysses.json'
+local options = require 'ulysses.options'
+local raise = require 'ulysses.raise'
+local refuse = require 'ulysses.refuse'
+
+---@class Chats
+---@field name string what they were read from
+---@field paths string[]|nil files, each line an example
+---@field list table[]|nil examples that are there already
+local Chats = {}
+Chats.__index = Chats
+function Chats.__tostring(self)
+  if self.list then return ('%d examples'):format(#self.list) end
+  return ('the examples of %s'):format(self.name)
+end
+
+-- ---- an example ----
+
+-- Who speaks, where names are those of ShareGPT.
+local speakers = { human = 'user', user = 'user', gpt = 'assistant', assistant = 'assistant',
+                   system = 'system', tool = 'tool', observation = 'tool' }
+
+local function messages_of(example)
+  if example.messages ~= nil then return example.messages end
+  local messages = {}
+  for i, turn in ipairs(type(example.conversations) == 'table' and example.conversations or {}) do
+    if type(turn) ~= 'table' or not speakers[turn.from] then
+      refuse("turn %d is from '%s', who is not known", i,
+             tostring(type(turn) == 'table' and turn.from))
+    end
+    messages[i] = { role = speakers[turn.from], content = turn.value }
+  end
+  return messages
+end
+
+local function text_of(example, key)
+  if type(example[key]) ~= 'string' then refuse("'%s' must be text", key) end
+  return example[key]
+end
+
+-- Ids, and which of them are to be learned.
+local function encode(example, tokenizer, how)
+  if type(example) ~= 'table' or example == json.null then refuse 'is no JSON object' end
+  local ids, mask, learned = {}, {}, 0
+  local function add(list)
+    for _, id in ipairs(list) do ids[#ids + 1], mask[#mask + 1] = id, learned end
+  end
+  if example.messages ~= nil or example.conversations ~= nil then
+    if not tokenizer.tokenizer then
+      refuse 'conversations need a tokenizer with special tokens, as models come with'
+    end
+    return chat.encode(tokenizer.tokenizer, how.family, messages_of(example),
+                       { loss = how.loss, date = how.date })
+  elseif example.prompt ~= nil or example.completion ~= nil then
+    local rest = tokenizer.tokenizer
+    add(tokenizer.encode(text_of(example, 'prompt')))
+    learned = 1
+    local completion = text_of(example, 'completion')
+    add(rest and rest:encode(completion) or tokenizer.encode(completion))
+  elseif example.text ~= nil then
+    learned = 1
+    add(tokenizer.encode(text_of(example, 'text')))
+  else
+    refuse "has none of 'messages', 'conversations', 'prompt' with 'completion', and 'text'"
+  end
+  add { tokenizer.eos }
+  return ids, mask
+end
+
+-- ---- all of them ----
+
+-- Calls visit(example, where) for each; what is wrong is refused with its file and line.
+local function each(self, visit)
+  local function at(where, ...)
+    local ok, what = pcall(...)
+    if ok then return end
+    if type(what) == 'table' and what.refusal then refuse('%s: %s', where, tostring(what)) end
+    error(what, 0)
+  end
+  for i, example in ipairs(self.list or {}) do
+    at(('%s: example %d'):format(self.name, i), visit, example)
+  end
+  for _, path in ipairs(self.paths or {}) do
+    local bytes, n = files.read(path), 0
+    local text = bytes:tostring()
+    bytes:free()
+    local from = 1
+    while from <= #text do
+      local stop = text:find('\n', from, true) or #text + 1
+      local line = text:sub(from, stop - 1)
+      from, n = stop + 1, n + 1
+      at(('%s:%d'):format(path, n), function()
+        if not line:find '%S' then return end
+        local example, sentence = json.decode(line)
+        if example == nil then refuse('%s', sentence) end
+        visit(example)
+      end)
+    end
+  end
+end
+
+--- The tokens of all examples, with which of them are to be learned: what the assistant says in a
+--- conversation (`loss = 'last'`: what it says last), a completion, a text. `family` and `date` are
+--- those of `ul.chat.encode`.
+---@param tokenizer string|Tokenizer|table the path of a tokenizer, or one that is loaded
+---@param given { family: string?, loss: 'all'|'last'|nil, date: string? }?
+---@return Corpus
+function Chats:tokenize(tokenizer, given)
+  local how = options.read('tokenize', given, { family = options.none, loss = 'all',
+                                                date = options.none })
+  local chosen = require('ulysses.tokenizer').resolve('tokenize', tokenizer)
+  local growing = corpus.growing(chosen)
+  each(self, function(example) growing:add(encode(example, chosen, how)) end)
+  if growing.n == 0 then refuse("data.chat: '%s' has no examples", self.name) end
+  return growing:corpus()
+end
+
+--- Examples to learn answers from: a file of JSON lines, or all that match a pattern (gzipped ones
+--- too), or a list of such tables. A line is one of
+---
+---   {"messages": [{"role": "user", "content": ".."}, {"role": "assistant", "content": ".."}]}
+---   {"conversations": [{"from": "human", "value": ".."}, {"from": "gpt", "value": ".."}]}
+---   {"prompt": "..", "completion": ".."}
+---   {"text": ".."}
+---
+--- What is wrong with one is said with its file and line, when they are made into tokens. Then
+--- pack(length) lays whole examples into rows:
+---
+---   ul.data.chat('train.jsonl'):tokenize(tok):pack(2048):shuffle { seed = 1 }:batch(8)
+---@param from string|table[]
+---@return Chats
+local function read(from)
+  if type(from) == 'table' then
+    return setmetatable({ name = 'the examples', list = from }, Chats)
+  elseif type(from) ~= 'string' then
+    raise('data.chat: expected the name of a file or a list of examples, got a %s', type(from))
+  end
+  return setmetatable({ name = from, paths = files.find(from) }, Chats)
+end
+
+return { read = read }
