@@ -5,6 +5,7 @@ local new_cache = require 'ulysses.cache'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
+local streamed = require 'ulysses.streamed'
 local Writer = require 'ulysses.writer'
 
 -- ---- reading the call ----
@@ -208,17 +209,14 @@ local function write_all(model, writers, how)
   if cache then cache:free() end
 end
 
-local function stream_of(given, n_prompts)
-  if given == nil or given == false then return nil end
-  if type(given) == 'function' then return given end
-  if given ~= true then raise('generate: stream must be true or a function') end
-  if n_prompts > 1 then
-    raise 'generate: stream = true is for one prompt; a function gets piece and row'
+local function stream_of(given, prompts, of_text)
+  if given == nil then given = streamed.at_prompt and #prompts == 1 and of_text end
+  if given == false or type(given) == 'function' then return given or nil end
+  if given ~= true then raise('generate: stream must be true, false or a function') end
+  if #prompts > 1 or not of_text then
+    raise 'generate: stream = true is for one text; a function gets each piece (or id) and its row'
   end
-  return function(piece)
-    io.write(piece)
-    io.flush()
-  end
+  return streamed.write
 end
 
 --- Text that the model writes behind `prompt`, up to n tokens or the end of a document. Each token
@@ -233,14 +231,15 @@ end
 ---            the result
 ---   eos      false: the end of a document does not end it
 ---   context  how many of the last tokens the model sees: what it is meant for, or else 512
----   stream   true prints the text as it comes; a function is called with each piece and its row
+---   stream   true prints the text as it comes, which is so at the prompt where it is left out; a
+---            function is called with each piece (or id) and its row
 ---   cache    false: without the keys and values of the tokens before, which is slow
 ---   mesh     whose ranks write the same text together; the model's own where it is left out
 ---@param model table with logits(inputs, { last = true }): [B, 1, vocabulary] for inputs [B, T]
 ---@param prompt string|integer[]|string[]|integer[][]
 ---@param given { tokenizer: string|table|nil, n: integer?, temperature: number?, top_k: integer?,
 ---  top_p: number?, min_p: number?, seed: integer?, context: integer?,
----  stream: boolean|fun(piece: string, row: integer)|nil, mesh: Mesh?, eos: boolean?,
+---  stream: boolean|fun(piece: string|integer, row: integer)|nil, mesh: Mesh?, eos: boolean?,
 ---  stop: string|integer|table|nil, cache: boolean? }?
 ---@return string|integer[]|string[]|integer[][]
 local function generate(model, prompt, given)
@@ -249,11 +248,12 @@ local function generate(model, prompt, given)
   end
   local prompts, one, of_text = read_prompts(prompt)
   local how = read(model, given, of_text)
-  how.stream = stream_of(how.stream, #prompts)
+  how.stream = stream_of(how.stream, prompts, of_text)
   local writers, results = {}, {}
   for i, item in ipairs(prompts) do writers[i] = Writer.new(i, item, how) end
   ul.scope(write_all, model, writers, how)
   for i, writer in ipairs(writers) do results[i] = writer:finish() end
+  if how.stream == streamed.write then streamed.finish(results[1]) end
   return one and results[1] or results
 end
 

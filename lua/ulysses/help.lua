@@ -12,7 +12,7 @@ local meta_files = { 'create', 'tensor', 'shape', 'elementwise', 'reduce', 'laye
 
 -- Classes that the library keeps to itself.
 local internal = { Events = true, Lines = true, Log = true, Weights = true, Reader = true,
-                   Layer = true, Writer = true }
+                   Layer = true, Writer = true, streamed = true }
 
 -- What objects of a class are called in signatures.
 local spoken = { Tensor = 'x', Ops = 'x', Optimizer = 'optim', Module = 'model' }

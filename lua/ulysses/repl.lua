@@ -5,6 +5,7 @@ local frames = require 'ulysses.frames'
 local history = require 'ulysses.history'
 local remote = require 'ulysses.remote'
 local show = require 'ulysses.show'
+local streamed = require 'ulysses.streamed'
 
 local signals = core.signals
 local line = core.remote.is_open() and remote or core.line
@@ -51,6 +52,10 @@ end
 
 local function print_values(first, ...)
   local texts = {}
+  if first ~= nil and first == streamed.text and select('#', ...) == 0 then -- it is printed
+    rawset(_G, '_', first)
+    return
+  end
   for i = 1, select('#', first, ...) do texts[i] = show((select(i, first, ...))) end
   say(table.concat(texts, '\t'))
   rawset(_G, '_', first)
@@ -111,6 +116,7 @@ local function run(f)
   setfenv(f, environment)
   local begun = core.system.clock()
   local seconds
+  streamed.begin(terminal and line ~= remote)
   local function timed(...)
     seconds = core.system.clock() - begun
     return ...

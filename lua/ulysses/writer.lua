@@ -74,7 +74,10 @@ function Writer:add(id)
   if self.how.stop_ids[id] then return false end
   self.tokens[#self.tokens + 1], self.written[#self.written + 1] = id, id
   local tokenizer, stops = self.how.tokenizer, self.how.stop_texts
-  if not tokenizer then return true end
+  if not tokenizer then
+    if self.how.stream then self.how.stream(id, self.row) end
+    return true
+  end
   local text = self.held .. (self.decoder and self.decoder:push(id) or tokenizer.decode { id })
   local at = find_stop(text, stops)
   if at then

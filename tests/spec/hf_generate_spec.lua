@@ -135,6 +135,11 @@ describe('a loaded model', function()
     how.cache = false
     assert.same(first, model:generate({ 5, 6 }, how))
     assert.same(first, model:generate({ { 5, 6 }, { 7, 8 } }, how)[1])
+    local ids = {}
+    how.stream = function(id, row) ids[#ids + 1] = row == 1 and id or -1 end
+    assert.same(first, model:generate({ 5, 6 }, how))
+    assert.same(first, ids)
+    how.stream = nil
     how.seed = 5
     assert.is_false(pcall(assert.same, first, model:generate({ 5, 6 }, how)))
   end)
@@ -175,7 +180,7 @@ describe('a loaded model', function()
         model:generate { { 1 }, 'x' }
       end,
       ['got an empty table'] = function() model:generate {} end,
-      ['stream = true is for one prompt'] = function()
+      ['stream = true is for one text'] = function()
         model:generate({ { 1 }, { 2 } }, { stream = true })
       end,
       ['a prompt of ids has no texts to stop at; give the id of "x"'] = function()

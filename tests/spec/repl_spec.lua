@@ -71,6 +71,19 @@ describe('the prompt', function()
     assert.equal(0, terminal:ended())
   end)
 
+  it('shows a text while it is written, and once', function()
+    open()
+    answer 'm = {}'
+    answer 'function m:logits() local x = ul.zeros(1, 1, 260); x[1][1][67] = 9; return x end'
+    answer 'function say(how) how.n, how.temperature = 3, 0; return ul.generate(m, "x", how) end'
+    assert.equal('BBB\n', answer 'say {}')
+    assert.equal('BBB\n', answer '_')
+    assert.equal('BBB\n', answer 'say { stream = false }')
+    assert.equal('', answer 'text = say { stream = false }')
+    assert.equal('BBB\n', answer 'text = say {}')
+    assert.equal('BBB\t3\n', answer 'say { stream = false }, 3')
+  end)
+
   it('takes entries of several lines, and recalls them whole', function()
     open()
     assert.equal('', answer('for i = 1, 2 do', '%.%.> $'))
