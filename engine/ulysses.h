@@ -355,6 +355,16 @@ typedef struct ul_attention_options {
 int ul_attention(ul_tensor **o, ul_tensor **lse, ul_tensor *q, ul_tensor *k, ul_tensor *v,
                  const ul_attention_options *options);
 
+/* Who computes attention of bf16 on cuda: "cudnn" (an error where it does not take a shape),
+ * "native", or "auto", as it begins: cuDNN where it takes the shape, in a fixed order. */
+const char *ul_attention_backend(void);
+int ul_set_attention_backend(const char *name);
+/* Whether each run gives the same bits, as it begins, or sums may come in any order. */
+int ul_deterministic(void);
+void ul_set_deterministic(int yes);
+/* Lines: who has computed how many calls of it, and why cuDNN has not. */
+const char *ul_attention_report(void);
+
 /* ---- op/loss.c: results in ul_dtype_acc; a target equal to ignore_index does not count ---- */
 
 /* Sum (or mean over the counted, 0 where there is none) of -log softmax(logits)[target].

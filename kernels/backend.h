@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 /* Another number for each change of this file, of kernels.h or of kernels.def. */
-enum { UL_BACKEND_ABI = 2, UL_BACKEND_TYPES = 6, UL_BACKEND_IDENTITY = 16 };
+enum { UL_BACKEND_ABI = 3, UL_BACKEND_TYPES = 6, UL_BACKEND_IDENTITY = 16 };
 
 /* Functions return 0, or what `fail` returned: it keeps the sentence. All work goes to one stream,
  * in order; but for what ranks exchange, which has a stream of its own, and events between the two.
@@ -40,6 +40,8 @@ typedef struct ul_backend {
     int (*event_wait)(ul_stream *s, void *event);   /* later work on s begins when it has come */
     int (*event_has_come)(void *event);             /* 1 or 0, or an error; from any thread */
     const ul_kernels *kernels[UL_BACKEND_TYPES];    /* f32 bf16 f64 i32 i64 u8 */
+    /* Who has computed attention of bf16, and why. */
+    const char *(*attention_report)(void);
 } ul_backend;
 
 /* NULL where the library was built for another ABI. */

@@ -53,6 +53,8 @@ typedef struct ul_gemm {
     int a_trans, b_trans, c_acc;
 } ul_gemm;
 
+enum { UL_ATTENTION_AUTO, UL_ATTENTION_CUDNN, UL_ATTENTION_NATIVE };
+
 /* Shapes and masks of one attention call; masks.h says who sees whom.
  * q, o [B, Tq, H, D], k, v [B, Tk, Hkv, D]; strides in elements for the dims
  * B, T, H; D is contiguous. Query head h reads key/value head kv_head[h].
@@ -78,6 +80,10 @@ typedef struct ul_attention_args {
     int64_t window; /* 0: none; W: a query sees W keys, its own among them (needs causal) */
     double scale;
     int causal, partial;
+    int grouped;         /* kv_head [h] is h n_kv_heads / n_heads for each h; 0: not known */
+    int64_t longest_doc; /* tokens of the longest document; 0: not known */
+    int backend;         /* UL_ATTENTION_...: who computes it, where a backend has a choice */
+    int any_order;       /* gradients may be sums in any order, with other bits in each run */
 } ul_attention_args;
 
 /* Which random numbers: element i of a call gets number `first` + i of the

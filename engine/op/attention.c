@@ -5,6 +5,9 @@
 
 #include "attention.h"
 
+/* What a call keeps in i[]. */
+enum { CAUSAL, WINDOW, GROUPED, LONGEST };
+
 /* ---- checks ---- */
 
 static int check_shapes(const ul_tensor *q, const ul_tensor *k, const ul_tensor *v)
@@ -38,8 +41,11 @@ static int check_options(const ul_attention_options *options)
     return UL_OK;
 }
 
-/* Offsets rise from 0 to B T, and no document crosses from one row of the batch into the next. */
-static int check_docs_values(const int64_t *docs, int64_t n, int64_t batch, int64_t tokens)
+/* Offsets rise from 0 to B T, and no document crosses from one row of the batch into the next.
+ * *longest: at least so many tokens has the longest one.
+ */
+static int check_docs_values(int64_t *longest, const int64_t *docs, int64_t n, int64_t batch,
+                             int64_t tokens)
 {
     int64_t edges = 0;
     UL_REQUIRE(docs[0] == 0, UL_EVALUE, "attention: docs must begin with 0, not %lld",
@@ -49,6 +55,7 @@ static int check_docs_values(const int64_t *docs, int64_t n, int64_t batch, int6
                    "attention: docs must rise, but %lld follows %lld at position %lld",
                    (long long)docs[i], (long long)docs[i - 1], (long long)i + 1);
         edges += tokens > 0 && docs[i] % tokens == 0;
+        if (docs[i] - docs[i - 1] > *longest) *longest = docs[i] - docs[i - 1];
     }
     UL_REQUIRE(docs[n - 1] == batch * tokens, UL_EVALUE,
                "attention: docs must end with B T = %lld, not %lld", (long long)(batch * tokens),
@@ -59,7 +66,8 @@ static int check_docs_values(const int64_t *docs, int64_t n, int64_t batch, int6
     return UL_OK;
 }
 
-static int check_docs(const ul_tensor *docs, const ul_tensor *q, const ul_tensor *k, int64_t tokens)
+static int check_docs(int64_t *longest, const ul_tensor *docs, const ul_tensor *q,
+                      const ul_tensor *k, int64_t tokens)
 {
     UL_TRY(ul__check_dtype("attention", "docs", docs, UL_I64));
     UL_TRY(ul__check_device("attention", "q", q, "docs", docs));
@@ -71,13 +79,15 @@ static int check_docs(const ul_tensor *docs, const ul_tensor *q, const ul_tensor
     if (docs->storage->device == UL_META) return UL_OK;
     ul_tensor *values;
     UL_TRY(ul__on_host(&values, docs));
-    int rc =
-        check_docs_values(ul__data(values), values->shape[0], tokens ? q->shape[0] : 0, tokens);
+    int rc = check_docs_values(longest, ul__data(values), values->shape[0],
+                               tokens ? q->shape[0] : 0, tokens);
     ul_tensor_free(values);
     return rc;
 }
 
-static int check_kv_head(const ul_tensor *kv_head, const ul_tensor *q, const ul_tensor *k)
+/* *grouped: whether it is the map that default_kv_head() makes. */
+static int check_kv_head(int64_t *grouped, const ul_tensor *kv_head, const ul_tensor *q,
+                         const ul_tensor *k)
 {
     UL_TRY(ul__check_dtype("attention", "kv_head", kv_head, UL_I32));
     UL_TRY(ul__check_device("attention", "q", q, "kv_head", kv_head));
@@ -88,12 +98,16 @@ static int check_kv_head(const ul_tensor *kv_head, const ul_tensor *q, const ul_
     ul_tensor *values;
     UL_TRY(ul__on_host(&values, kv_head));
     const int32_t *map = ul__data(values);
+    int64_t heads = q->shape[2], kv_heads = k->shape[2];
     int rc = UL_OK;
-    for (int64_t head = 0; head < kv_head->shape[0] && rc == UL_OK; head++)
+    *grouped = kv_heads > 0 && heads % kv_heads == 0;
+    for (int64_t head = 0; head < heads && rc == UL_OK; head++) {
         if (map[head] < 0 || map[head] >= k->shape[2])
             rc = ul__fail(UL_EVALUE,
                           "attention: kv_head sends head %lld to kv head %d, but k %s has %lld",
                           (long long)head, (int)map[head], ul__shape(k), (long long)k->shape[2]);
+        *grouped &= map[head] == head * kv_heads / heads;
+    }
     ul_tensor_free(values);
     return rc;
 }
@@ -145,22 +159,26 @@ ul_attention_args ul__attention_args(const ul_call *call)
                            .docs = docs ? ul__data(docs) : NULL,
                            .n_docs = docs ? docs->shape[0] - 1 : 0,
                            .q_start = k->shape[1] - q->shape[1],
-                           .window = call->i[1],
+                           .window = call->i[WINDOW],
                            .scale = call->f[0],
-                           .causal = (int)call->i[0]};
+                           .causal = (int)call->i[CAUSAL],
+                           .grouped = (int)call->i[GROUPED],
+                           .longest_doc = call->i[LONGEST]};
     strides_of(a.q_stride, q);
     strides_of(a.k_stride, k);
     strides_of(a.v_stride, call->saved[V]);
     strides_of(a.o_stride, call->saved[O]);
+    ul__choose_attention(&a);
     return a;
 }
 
 int ul__attention_work(ul_tensor **work, const ul_tensor *q, const ul_attention_args *a,
                        int backward)
 {
-    int64_t bytes[2] = {0, 0};
-    UL_TRY(ul__kernels(q)->attention_work(ul__stream(q), &bytes[0], &bytes[1], a));
-    return ul_tensor_new(work, UL_U8, q->storage->device, 1, &bytes[backward]);
+    int64_t bytes = 0;
+    UL_TRY(ul__kernels(q)->attention_work(ul__stream(q), backward ? NULL : &bytes,
+                                          backward ? &bytes : NULL, a));
+    return ul_tensor_new(work, UL_U8, q->storage->device, 1, &bytes);
 }
 
 /* Copies and checks docs and kv_head: what is saved cannot be changed by their owner. */
@@ -169,13 +187,15 @@ static void save_maps(ul_call *call, const ul_attention_options *options, int64_
     const ul_tensor *q = call->input[0], *k = call->input[1];
     ul_tensor *docs = NULL, *map = NULL;
     if (call->rc == UL_OK && options->docs) call->rc = ul__compact(&docs, options->docs);
-    if (call->rc == UL_OK && docs) call->rc = check_docs(docs, q, k, tokens);
+    if (call->rc == UL_OK && docs) call->rc = check_docs(&call->i[LONGEST], docs, q, k, tokens);
     ul__save(call, docs);
     if (call->rc == UL_OK) {
+        call->i[GROUPED] = !options->kv_head;
         call->rc =
             options->kv_head ? ul__compact(&map, options->kv_head) : default_kv_head(&map, q, k);
     }
-    if (call->rc == UL_OK && options->kv_head) call->rc = check_kv_head(map, q, k);
+    if (call->rc == UL_OK && options->kv_head)
+        call->rc = check_kv_head(&call->i[GROUPED], map, q, k);
     ul__save(call, map);
     ul_tensor_free(docs);
     ul_tensor_free(map);
@@ -191,8 +211,8 @@ void ul__attention_prepare(ul_call *call, const ul_attention_options *options, i
     if (call->rc == UL_OK) call->rc = check_options(options);
     if (call->rc < 0) return;
     call->constant_outputs = LSE_IS_CONSTANT;
-    call->i[0] = options->causal != 0;
-    call->i[1] = options->window;
+    call->i[CAUSAL] = options->causal != 0;
+    call->i[WINDOW] = options->window;
     call->f[0] = options->scale != 0 ? options->scale : 1 / sqrt((double)q->shape[3]);
     int64_t lse_shape[3] = {q->shape[0], q->shape[2], q->shape[1]};
     ul__save(call, with_whole_heads(call, q));

@@ -14,6 +14,8 @@ enum { Q, K, V, O, LSE, DOCS, KV_HEAD };
 void ul__attention_prepare(ul_call *call, const ul_attention_options *options, int64_t tokens);
 /* The kernels' arguments, from what the call has saved. */
 ul_attention_args ul__attention_args(const ul_call *call);
+/* Sets who is to compute it, and in what order. */
+void ul__choose_attention(ul_attention_args *a);
 /* The memory that a kernel needs for a while. */
 int ul__attention_work(ul_tensor **work, const ul_tensor *q, const ul_attention_args *a,
                        int backward);

@@ -317,8 +317,8 @@ int CPU(attention_work)(ul_stream *s, int64_t *forward_bytes, int64_t *backward_
 {
     forward f = {.args = a};
     choose_tiles(&f);
-    *forward_bytes = f.scratch > UL_SCRATCH ? ul_pool_threads(s) * f.scratch : 0;
-    *backward_bytes = CPU(attention_backward_bytes)(s, a);
+    if (forward_bytes) *forward_bytes = f.scratch > UL_SCRATCH ? ul_pool_threads(s) * f.scratch : 0;
+    if (backward_bytes) *backward_bytes = CPU(attention_backward_bytes)(s, a);
     return 0;
 }
 

@@ -2,6 +2,7 @@
  * each tile of queries of a head.
  */
 #include "attention.h"
+#include "cudnn_run.h"
 
 struct forward {
     ul_attention_args a;
@@ -123,17 +124,33 @@ KERNEL attention_kernel(forward f)
         f.lse[(b * a.n_heads + head) * a.q_tokens + first + i] = top[i] + log(sum[i]);
 }
 
-int CUDA(attention_work)(ul_stream *, int64_t *forward, int64_t *backward,
+int CUDA(attention_work)(ul_stream *s, int64_t *forward, int64_t *backward,
                          const ul_attention_args *a)
 {
-    *forward = 0;
-    *backward = a->batch * a->n_heads * a->q_tokens * (int64_t)sizeof(acc); /* sums of do o */
+    if (forward) *forward = 0;
+    if (backward) *backward = a->batch * a->n_heads * a->q_tokens * (int64_t)sizeof(acc);
+#if UL_TYPE_IS(bf16)
+    for (int way = 0; way < 2; way++) {
+        int64_t *bytes = way ? backward : forward, more;
+        int rc = bytes ? ul_cudnn_work(s, &more, a, way) : 0;
+        if (rc < 0) return rc;
+        if (bytes && *bytes < more) *bytes = more;
+    }
+#else
+    (void)s;
+#endif
     return 0;
 }
 
 int CUDA(attention)(ul_stream *s, void *o, void *lse, const void *q, const void *k, const void *v,
-                    const ul_attention_args *a, void *)
+                    const ul_attention_args *a, void *work)
 {
+#if UL_TYPE_IS(bf16)
+    int by_cudnn = ul_cudnn_attention(s, o, lse, q, k, v, a, work);
+    if (by_cudnn) return by_cudnn < 0 ? by_cudnn : 0;
+#else
+    (void)work;
+#endif
     int64_t bytes;
     forward f = {*a, o, (acc *)lse, (const real *)q, (const real *)k, (const real *)v, 0, 0};
     f.tile = tile_for(a->head_dim, 4, 1, &bytes);

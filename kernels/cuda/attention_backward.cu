@@ -2,6 +2,7 @@
  * dk and dv, by tiles of keys. Each makes the scores again from q, k and lse.
  */
 #include "attention.h"
+#include "cudnn_run.h"
 
 struct backward {
     ul_attention_args a;
@@ -162,6 +163,10 @@ int CUDA(attention_backward)(ul_stream *s, ul_grad dq, ul_grad dk, ul_grad dv, c
                              const void *o, const void *lse, const void *q, const void *k,
                              const void *v, const ul_attention_args *a, void *work)
 {
+#if UL_TYPE_IS(bf16)
+    int by_cudnn = ul_cudnn_attention_backward(s, dq, dk, dv, d_o, o, lse, q, k, v, a, work);
+    if (by_cudnn) return by_cudnn < 0 ? by_cudnn : 0;
+#endif
     backward f = {*a,
                   dq,
                   dk,

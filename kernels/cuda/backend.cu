@@ -4,6 +4,7 @@
 
 #include "../backend.h"
 #include "cuda.h"
+#include "cudnn_run.h"
 
 static struct ul_stream stream, exchange;
 static int (*fail)(const char *sentence);
@@ -23,6 +24,7 @@ static int check(const char *what, cudaError_t rc)
 }
 
 int ul_cuda_launched(const char *kernel) { return check(kernel, cudaGetLastError()); }
+int ul_cuda_fail(const char *sentence) { return fail(sentence); }
 
 /* ---- memory ---- */
 
@@ -181,6 +183,7 @@ static int open_device(int ordinal, int (*on_failure)(const char *sentence))
     snprintf(name, sizeof name, "%s", properties.name);
     memcpy(uuid, &properties.uuid, sizeof uuid);
     stream.processors = exchange.processors = properties.multiProcessorCount;
+    stream.capability = exchange.capability = properties.major * 10 + properties.minor;
     stream.scratch_bytes = SCRATCH;
     bad = make_streams();
     if (!bad) bad = keep_memory();
@@ -215,6 +218,7 @@ __attribute__((visibility("default"))) const ul_backend *ul_backend_get(int abi,
         event_has_come,
         {&ul_cuda_f32_table, &ul_cuda_bf16_table, &ul_cuda_f64_table, &ul_cuda_i32_table,
          &ul_cuda_i64_table, &ul_cuda_u8_table},
+        ul_cudnn_report,
     };
     *own_abi = UL_BACKEND_ABI;
     return abi == UL_BACKEND_ABI ? &backend : NULL;

@@ -48,10 +48,13 @@ struct ul_stream {
     void *scratch; /* on the device */
     int64_t scratch_bytes;
     int processors; /* SMs */
+    int capability; /* 90: Hopper */
 };
 
 /* backend.cu: what a kernel returns. Keeps the sentence of a launch that has failed. */
 int ul_cuda_launched(const char *kernel);
+/* Keeps a sentence of one's own; the result is what a kernel returns. */
+int ul_cuda_fail(const char *sentence);
 /* Copies a result of a kernel to the host, and waits for it. */
 int ul_cuda_fetch(ul_stream *s, void *host, const void *data, int64_t bytes);
 

@@ -153,6 +153,38 @@ static int isa(lua_State *L)
     return 1;
 }
 
+/* ---- attention on cuda ---- */
+
+/* attention_backend() -> who computes it; attention_backend(name) sets it */
+static int attention_backend(lua_State *L)
+{
+    static const char *const names[] = {"auto", "cudnn", "native", NULL};
+    host_arguments(L, "attention_backend", 1);
+    if (!lua_isnil(L, 1)) {
+        int choice = host_choice(L, 1, "attention_backend", "backend", names);
+        host_check(L, ul_set_attention_backend(names[choice]));
+    }
+    lua_pushstring(L, ul_attention_backend());
+    return 1;
+}
+
+/* deterministic() -> boolean; deterministic(boolean) sets it */
+static int deterministic(lua_State *L)
+{
+    host_arguments(L, "deterministic", 1);
+    ul_set_deterministic(host_boolean(L, 1, "deterministic", "yes", ul_deterministic()));
+    lua_pushboolean(L, ul_deterministic());
+    return 1;
+}
+
+/* attention_report() -> lines */
+static int attention_report(lua_State *L)
+{
+    host_arguments(L, "attention_report", 0);
+    lua_pushstring(L, ul_attention_report());
+    return 1;
+}
+
 /* flops() -> FLOPs of all products and attention so far */
 static int flops(lua_State *L)
 {
@@ -212,6 +244,9 @@ const host_function host_engine[] = {
     {"reset_meta_counts", reset_meta_counts, NULL, HOST_MODULE},
     {"threads", threads, NULL, HOST_MODULE},
     {"isa", isa, NULL, HOST_MODULE},
+    {"attention_backend", attention_backend, NULL, HOST_MODULE},
+    {"deterministic", deterministic, NULL, HOST_MODULE},
+    {"attention_report", attention_report, NULL, HOST_MODULE},
     {"flops", flops, NULL, HOST_MODULE},
     {"backward_passes", backward_passes, NULL, HOST_MODULE},
     {"peak_flops", peak_flops, NULL, HOST_MODULE},

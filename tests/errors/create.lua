@@ -232,7 +232,7 @@ cases.set_memory_limit = {
 cases.set_default_device = { { 'an unknown device', function() ul.set_default_device('cdu') end,
   "set_default_device: no device 'cdu'; there is cpu, meta, cuda (or cuda:1 ..)" } }
 for _, name in ipairs { 'reset_peak_memory', 'trim_memory', 'meta_counts', 'reset_meta_counts',
-                        'default_device', 'flops' } do
+                        'default_device', 'flops', 'attention_report' } do
   cases[name] = { { 'an argument', function() ul[name](1) end,
     name .. ': 1 arguments, at most 0 are known' } }
 end
@@ -242,6 +242,10 @@ cases.threads = {
 }
 cases.isa = { { 'an unknown level', function() ul.isa('mmx') end,
   "isa: this machine has no level 'mmx' (base, avx2, avx512, avx512bf16)" } }
+cases.attention_backend = { { 'an unknown name', function() ul.attention_backend('cuddn') end,
+  "attention_backend: no backend 'cuddn'; did you mean 'cudnn'?" } }
+cases.deterministic = { { 'no boolean', function() ul.deterministic('no') end,
+  "deterministic: yes must be true or false, got 'no'" } }
 cases.peak_flops = { { 'no float', function() ul.peak_flops 'i32' end,
   'peak_flops: dtype must be f32, bf16 or f64, got i32' } }
 cases.ul = { { 'an unknown name', function() local _ = ul.tesnor end,

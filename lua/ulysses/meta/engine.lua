@@ -154,6 +154,28 @@ function ul.threads(n) end
 ---@return string
 function ul.isa(name) end
 
+--- Who computes attention of bf16 tensors on cuda. Sets that first, if a name is given. It begins
+--- as 'auto': cuDNN where that is there, takes the shape, and gives the same bits in each run; else
+--- our own kernels, and ul.attention_report() says why. 'cudnn': an error where cuDNN does not take
+--- a shape. 'native': always our own kernels.
+--- ```lua
+--- ul.attention_backend 'cudnn'
+--- ```
+---@param name? 'auto'|'cudnn'|'native'
+---@return string
+function ul.attention_backend(name) end
+
+--- Whether the same call gives the same bits in each run. Sets that first, if a value is given. It
+--- begins as true; false lets sums come in any order where that is faster: the gradients of
+--- attention on cuda, by cuDNN.
+---@param yes? boolean
+---@return boolean
+function ul.deterministic(yes) end
+
+--- Who has computed how many calls of attention of bf16 on cuda so far, and why cuDNN has not.
+---@return string lines
+function ul.attention_report() end
+
 --- FLOPs of all products and attention so far; on meta those that would have run.
 ---@return number
 function ul.flops() end
