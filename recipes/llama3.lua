@@ -1,14 +1,16 @@
--- llama3.lua - a Llama 3, trained from scratch on bytes of text.
+-- llama3.lua - a Llama 3, trained from scratch on bytes of text, or from where another has left it.
 --
 --   ulysses-lua recipes/llama3.lua                           as below
 --   ulysses-lua recipes/llama3.lua steps=2000 model.dim=512  any setting is overridden like this
+--   ulysses-lua recipes/llama3.lua model=path/to/folder lr=1e-5 data=book.txt save=better
 local ul = require 'ulysses'
 local nn, F = ul.nn, ul.F
 
 local recipe = ul.recipe 'llama3' {
   model = { vocab = 260, dim = 256, n_layers = 4, n_heads = 8, n_kv_heads = 4, ffn = 688,
             rope_theta = 500000, eps = 1e-5,
-            tied = false },        -- whether embedding and head are one matrix
+            tied = false,          -- whether embedding and head are one matrix
+            path = ul.none 'string' }, -- a folder as downloaded: its model and tokenizer go on
   data = ul.data.sample(),         -- a file of text, or a pattern: 'docs/*.md'
   tokenizer = 'bytes',
   held_out = 0.05,                 -- the share of the text, at its end, kept for the test
@@ -23,6 +25,7 @@ local recipe = ul.recipe 'llama3' {
   weight_decay = 0.1, dtype = 'f32', seed = 1,
   out = 'runs/llama3',             -- where the run is kept and resumed; '' keeps nothing
   save_every = 100, keep = 2,      -- steps between checkpoints; how many stay
+  save = ul.none 'string',         -- a folder for the model at the end, which Transformers loads
   log_every = 10, tensorboard = false,
   prompt = 'A hacker is',          -- what a text begins with that is written at the end
   sample = 300,                    -- tokens that follow
@@ -107,11 +110,20 @@ function Llama:logits(inputs, given)
 end
 recipe.model = Llama
 
-function recipe.train(cfg, Model)            -- Model: another class, of the same settings
-  local mesh = ul.mesh { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp, heads = cfg.model.n_heads }
-  local model = (Model or Llama)(cfg.model, mesh):to(cfg.dtype):init_weights { seed = cfg.seed }
+-- Model: another class, of the same settings.
+local function new_model(cfg, Model)
+  local ranks = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp }
+  if cfg.model.path then return ul.hf.load(cfg.model.path, { mesh = ranks, dtype = cfg.dtype }) end
+  ranks.heads = cfg.model.n_heads
+  return (Model or Llama)(cfg.model, ul.mesh(ranks)):to(cfg.dtype):init_weights { seed = cfg.seed }
+end
+
+function recipe.train(cfg, Model)
+  local model, tokenizer = new_model(cfg, Model)
+  local mesh = model.mesh
+  tokenizer = tokenizer or cfg.tokenizer
   local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay })
-  local text = ul.data.read(cfg.data):tokenize(cfg.tokenizer)
+  local text = ul.data.read(cfg.data):tokenize(tokenizer)
   local train, held_out = text:hold_out(cfg.held_out)
   local data = train:pack(cfg.seq_len):shuffle { seed = cfg.seed }:batch(cfg.batch):shard(mesh)
   local run = ul.run { dir = cfg.out, config = cfg, model = model, optim = optim, data = data,
@@ -130,13 +142,16 @@ function recipe.train(cfg, Model)            -- Model: another class, of the sam
 
   local loss, perplexity = run:eval(held_out:pack(cfg.seq_len):batch(cfg.batch))
   local function say(...) print(('%-14s %.4f  (%s %.4f)'):format(...)) end
-  say('first loss', run.losses[1], 'ln of the vocabulary', math.log(cfg.model.vocab))
+  say('first loss', run.losses[1], 'ln of the vocabulary', math.log(model.head.weight:size(1)))
   say('held-out loss', loss, 'bigram entropy of the text', text:bigram_entropy())
   print(('perplexity     %.2f'):format(perplexity))
-  local how = { tokenizer = cfg.tokenizer, context = cfg.seq_len, n = cfg.sample }
+  local how = { tokenizer = tokenizer, context = cfg.seq_len, n = cfg.sample }
   local sample = cfg.prompt .. run:sample(cfg.prompt, how)
   print('a sample:\n' .. sample:gsub('[^%C\n\t]', '?')) -- no orders to the terminal
   if run.dir then print('the report: ' .. run:report()) end
+  if cfg.save then
+    ul.hf.save(cfg.save, model, tokenizer, { settings = cfg.model, max_tokens = cfg.seq_len })
+  end
   return model, run
 end
 

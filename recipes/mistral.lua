@@ -11,7 +11,8 @@ local recipe = ul.recipe 'mistral' {
             head_dim = 32,         -- of each head; n_heads times this need not be dim
             window = 64,           -- tokens that one sees, itself among them; 0: all
             rope_theta = 10000, eps = 1e-5,
-            tied = false },        -- whether embedding and head are one matrix
+            tied = false,          -- whether embedding and head are one matrix
+            path = ul.none 'string' }, -- a folder as downloaded: its model and tokenizer go on
   data = ul.data.sample(),         -- a file of text, or a pattern: 'docs/*.md'
   tokenizer = 'bytes',
   held_out = 0.05,                 -- the share of the text, at its end, kept for the test
@@ -26,6 +27,7 @@ local recipe = ul.recipe 'mistral' {
   weight_decay = 0.1, dtype = 'f32', seed = 1,
   out = 'runs/mistral',            -- where the run is kept and resumed; '' keeps nothing
   save_every = 100, keep = 2,      -- steps between checkpoints; how many stay
+  save = ul.none 'string',         -- a folder for the model at the end, which Transformers loads
   log_every = 10, tensorboard = false,
   prompt = 'A hacker is',          -- what a text begins with that is written at the end
   sample = 300,                    -- tokens that follow

@@ -47,6 +47,10 @@ local function stops_of(how, model, tokenizer)
   local ids, texts = {}, {}
   if how.eos then
     if tokenizer then ids[tokenizer.eos] = true end
+    if how.kind == 'chat' then -- what ends an answer, also where no file says so
+      local id = tokenizer.tokenizer and tokenizer.tokenizer:id '<|eot_id|>'
+      if id then ids[id] = true end
+    end
     local known = model.config and model.config.generation
     for _, id in ipairs(known and known.eos or {}) do ids[id] = true end
   end
@@ -71,39 +75,47 @@ local function stops_of(how, model, tokenizer)
   return ids, texts
 end
 
-local function read(model, given, of_text)
+local function read(model, given, kind)
   local known = model.config and model.config.generation or {}
   local how = options.read('generate', given, {
     tokenizer = options.none, n = 200, temperature = known.temperature or 0.8,
     top_k = known.top_k or options.none, top_p = known.top_p or options.none,
     min_p = known.min_p or options.none, seed = options.none,
     context = model.settings and model.settings.max_tokens or 512, stream = options.none,
-    mesh = options.none, stop = options.none, eos = true, cache = true,
+    mesh = options.none, stop = options.none, eos = true, cache = true, family = options.none,
+    date = options.none,
   })
   check(how)
   how.mesh = how.mesh or model.mesh
-  if of_text then how.tokenizer = tokenizer_for(model, how.tokenizer) else how.tokenizer = nil end
+  how.kind = kind
+  how.tokenizer = kind ~= 'ids' and tokenizer_for(model, how.tokenizer) or nil
   how.stop_ids, how.stop_texts = stops_of(how, model, how.tokenizer)
   return how
 end
 
--- A list of prompts, each a text or a list of ids; whether it was one, and whether they are texts.
+-- 'text', 'ids', 'chat' (messages of one conversation), or nil.
+local function kind_of(prompt)
+  if type(prompt) == 'string' then return 'text' end
+  local first = type(prompt) == 'table' and prompt[1]
+  if type(first) == 'number' then return 'ids' end
+  return type(first) == 'table' and first.role ~= nil and 'chat' or nil
+end
+
+-- A list of prompts, whether it was one, and what kind they are.
 local function read_prompts(prompt)
-  local one = type(prompt) == 'string' or type(prompt) == 'table' and type(prompt[1]) == 'number'
+  local one = kind_of(prompt) ~= nil
   local list = one and { prompt } or prompt
   if type(list) ~= 'table' or #list == 0 then
     raise('generate: the prompt must be a string, a list of ids, or a list of these, got a%s',
           type(list) == 'table' and 'n empty table' or ' ' .. type(list))
   end
-  local kind = type(list[1])
+  local kind = kind_of(list[1])
   for i, item in ipairs(list) do
-    local good = kind == 'string' or kind == 'table' and type(item) == 'table'
-      and type(item[1]) == 'number'
-    if type(item) ~= kind or not good then
+    if not kind or kind_of(item) ~= kind then
       raise('generate: prompt %d must be a string or a list of ids, as all of them', i)
     end
   end
-  return list, one, kind == 'string'
+  return list, one, kind
 end
 
 -- ---- tokens ----
@@ -209,14 +221,15 @@ local function write_all(model, writers, how)
   if cache then cache:free() end
 end
 
-local function stream_of(given, prompts, of_text)
-  if given == nil then given = streamed.at_prompt and #prompts == 1 and of_text end
+local function stream_of(how, n_prompts)
+  local given, of_text = how.stream, n_prompts == 1 and how.kind ~= 'ids'
+  if given == nil then given = streamed.at_prompt and of_text end
   if given == false or type(given) == 'function' then return given or nil end
   if given ~= true then raise('generate: stream must be true, false or a function') end
-  if #prompts > 1 or not of_text then
+  if not of_text then
     raise 'generate: stream = true is for one text; a function gets each piece (or id) and its row'
   end
-  return streamed.write
+  return (not how.mesh or how.mesh.world.rank == 0) and streamed.write or nil
 end
 
 --- Text that the model writes behind `prompt`, up to n tokens or the end of a document. Each token
@@ -225,30 +238,32 @@ end
 --- probability, `min_p` those that are at least this share of the likeliest. Where they are left
 --- out, those of the model's generation_config.json count. The same seed gives the same text.
 ---
---- A list of prompts gives a list of texts, written together; a prompt may be a list of ids too,
---- and gives ids. A text is read with the model's own tokenizer, or with `tokenizer`.
+--- A list of prompts gives a list of texts, written together. A prompt may be a list of ids too,
+--- and gives ids; or the messages of a conversation, { { role = 'user', content = '..' } }, and
+--- gives the answer. A text is read with the model's own tokenizer, or with `tokenizer`.
 ---   stop     ids and texts that end it beside the ends that the model knows; they are not part of
 ---            the result
 ---   eos      false: the end of a document does not end it
 ---   context  how many of the last tokens the model sees: what it is meant for, or else 512
 ---   stream   true prints the text as it comes, which is so at the prompt where it is left out; a
 ---            function is called with each piece (or id) and its row
+---   family   of a conversation, and `date`: as for ul.chat.encode
 ---   cache    false: without the keys and values of the tokens before, which is slow
 ---   mesh     whose ranks write the same text together; the model's own where it is left out
 ---@param model table with logits(inputs, { last = true }): [B, 1, vocabulary] for inputs [B, T]
----@param prompt string|integer[]|string[]|integer[][]
+---@param prompt string|integer[]|table[]|string[]|integer[][]
 ---@param given { tokenizer: string|table|nil, n: integer?, temperature: number?, top_k: integer?,
 ---  top_p: number?, min_p: number?, seed: integer?, context: integer?,
 ---  stream: boolean|fun(piece: string|integer, row: integer)|nil, mesh: Mesh?, eos: boolean?,
----  stop: string|integer|table|nil, cache: boolean? }?
+---  stop: string|integer|table|nil, cache: boolean?, family: string?, date: string? }?
 ---@return string|integer[]|string[]|integer[][]
 local function generate(model, prompt, given)
   if type(model) ~= 'table' or not model.logits then
     raise 'generate: the model has no method logits(inputs, { last = true })'
   end
-  local prompts, one, of_text = read_prompts(prompt)
-  local how = read(model, given, of_text)
-  how.stream = stream_of(how.stream, prompts, of_text)
+  local prompts, one, kind = read_prompts(prompt)
+  local how = read(model, given, kind)
+  how.stream = stream_of(how, #prompts)
   local writers, results = {}, {}
   for i, item in ipairs(prompts) do writers[i] = Writer.new(i, item, how) end
   ul.scope(write_all, model, writers, how)

@@ -1,6 +1,9 @@
 -- writer.lua - one of the texts that ul.generate writes: its tokens, its characters as they become
 -- whole, and where it ends.
 
+local chat = require 'ulysses.chat'
+local refuse = require 'ulysses.refuse'
+
 ---@class Writer
 ---@field row integer which of the prompts it is
 ---@field tokens integer[] those of the prompt, and what was written
@@ -23,7 +26,7 @@ local function held_back(text, stops)
 end
 
 ---@param row integer
----@param prompt string|integer[]
+---@param prompt string|integer[]|table[]
 ---@param how table what ul.generate has read
 function Writer.new(row, prompt, how)
   local self = setmetatable({ row = row, how = how, written = {}, pieces = {}, held = '' }, Writer)
@@ -31,6 +34,15 @@ function Writer.new(row, prompt, how)
   if not tokenizer then
     self.tokens = {}
     for i, id in ipairs(prompt) do self.tokens[i] = id end
+    return self
+  end
+  if how.kind == 'chat' then
+    if not tokenizer.tokenizer then
+      refuse 'generate: conversations need a tokenizer with special tokens, as models come with'
+    end
+    self.tokens = chat.encode(tokenizer.tokenizer, how.family, prompt,
+                              { reply = true, date = how.date })
+    self.decoder = tokenizer.decoder()
     return self
   end
   self.tokens = tokenizer.encode(prompt)

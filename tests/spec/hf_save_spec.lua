@@ -129,9 +129,7 @@ describe('hf.save', function()
                 head_dim = 12, window = 6 },
     }.model
     local model = recipe.model(settings):init_weights { seed = 3 }
-    ul.hf.save(parent .. '/out', model, ul.data.bytes, {
-      settings = settings, config = { max_position_embeddings = 99 },
-    })
+    ul.hf.save(parent .. '/out', model, 'bytes', { settings = settings, max_tokens = 99 })
     local again = ul.hf.load(parent .. '/out')
     assert.equal(99, again.settings.max_tokens)
     assert.same({ 6 }, again.settings.windows)

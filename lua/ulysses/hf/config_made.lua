@@ -29,7 +29,7 @@ local function from_folder(config, dtype)
   return edit(config.text, changes, removed)
 end
 
-local function from_settings(c, dtype, tok, more)
+local function from_settings(c, dtype, tok, max_tokens)
   local function setting(name) return rawget(c, name) end -- a recipe's table raises for others
   for _, name in ipairs { 'vocab', 'dim', 'ffn', 'n_layers', 'n_heads', 'n_kv_heads' } do
     if type(setting(name)) ~= 'number' then
@@ -45,12 +45,11 @@ local function from_settings(c, dtype, tok, more)
     num_key_value_heads = c.n_kv_heads, head_dim = setting 'head_dim' or c.dim / c.n_heads,
     hidden_act = 'silu', rms_norm_eps = setting 'eps' or 1e-5,
     rope_theta = setting 'rope_theta' or 10000, rope_scaling = json.null,
-    max_position_embeddings = 4096, initializer_range = 0.02, use_cache = true,
+    max_position_embeddings = max_tokens, initializer_range = 0.02, use_cache = true,
     tie_word_embeddings = setting 'tied' == true, torch_dtype = torch_names[dtype],
     bos_token_id = tok and tok.bos or json.null, eos_token_id = tok and tok.eos or json.null,
   }
   if kind == 'Mistral' then values.sliding_window = window end
-  for name, value in pairs(more) do values[name] = value end
   return edit('{}', values)
 end
 
@@ -58,17 +57,18 @@ end
 ---@param model table
 ---@param dtype 'f32'|'bf16'
 ---@param tok table?
----@param given { settings: table?, config: table? }
+---@param given { settings: table?, max_tokens: integer?, config: table? }
 ---@return string
 return function(model, dtype, tok, given)
-  local more = given.config or {}
-  if not model.config then
+  local more, text = given.config or {}, nil
+  if model.config then
+    text = from_folder(model.config, dtype)
+  else
     local settings = given.settings or model.settings
     if type(settings) ~= 'table' then
       raise 'hf.save: a model that was not loaded needs its settings: settings = cfg.model'
     end
-    return from_settings(settings, dtype, tok, more)
+    text = from_settings(settings, dtype, tok, given.max_tokens or 4096)
   end
-  local text = from_folder(model.config, dtype)
   return next(more) == nil and text or edit(text, more)
 end

@@ -160,9 +160,9 @@ function Decoder:cache_limit()
   return self.settings.rope.kind == 'dynamic' and self.settings.rope.original or nil
 end
 
---- Text that the model writes behind a prompt, which begins with BOS where the model has one; see
---- ul.generate.
----@param prompt string|integer[]|string[]
+--- Text that the model writes behind a prompt, which begins with BOS where the model has one, or
+--- its answer in a conversation; see ul.generate.
+---@param prompt string|integer[]|table[]|string[]
 ---@param given table?
 ---@return string|integer[]|string[]
 function Decoder:generate(prompt, given) return ul.generate(self, prompt, given) end

@@ -118,7 +118,9 @@ return function(folder, given)
     dtype = options.none, device = options.none, mesh = options.none, config = options.none,
     tokenizer = true, recompute = false,
   })
-  if type(folder) ~= 'string' or folder == '' then
+  if folder == nil or folder == '' then
+    refuse 'hf.load: no folder with a model is named; recipes have it from model=path/to/folder'
+  elseif type(folder) ~= 'string' then
     raise('hf.load: expected the name of a folder, got a %s', type(folder))
   end
   if folder:sub(1, 2) == '~/' then folder = (os.getenv 'HOME' or '~') .. folder:sub(2) end

@@ -11,6 +11,7 @@ local names = require 'ulysses.hf.names'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
+local tokenizer = require 'ulysses.tokenizer'
 local whole = require 'ulysses.checkpoint.whole'
 
 local BYTES = { f32 = 4, bf16 = 2 }
@@ -207,15 +208,18 @@ end
 --- stays until the new one is whole. All ranks of the model's mesh call it together.
 ---   dtype     'f32' or 'bf16'; that of the parameters where it is left out
 ---   shard     bytes of a file at most, 5e9
----   settings  those of a recipe's model, which came from no folder: cfg.model
+---   settings  those of a recipe's model, which came from no folder: cfg.model; `max_tokens` is
+---             the longest text that it has learned
 ---   config    other values for config.json
 ---@param folder string
 ---@param model table
----@param tok Tokenizer|table|nil that of the model where it is left out
----@param given { dtype: Dtype?, shard: integer?, settings: table?, config: table? }?
+---@param tok Tokenizer|string|table|nil that of the model where it is left out
+---@param given { dtype: Dtype?, shard: integer?, settings: table?,
+---  max_tokens: integer?, config: table? }?
 return function(folder, model, tok, given)
   local read = options.read('hf.save', given, {
     dtype = options.none, shard = 5 * GB, settings = options.none, config = options.none,
+    max_tokens = options.none,
   })
   if type(folder) ~= 'string' or folder == '' then
     raise('hf.save: expected the name of a folder, got a %s', type(folder))
@@ -231,6 +235,7 @@ return function(folder, model, tok, given)
   if not BYTES[read.dtype] then
     raise("hf.save: a checkpoint is saved as f32 or bf16, not %s", tostring(read.dtype))
   end
+  if type(tok) == 'string' then tok = tokenizer.resolve('hf.save', tok) end
   local world = model.mesh and model.mesh.world
   local group = world and world.size > 1 and world.transport ~= 'plan' and world or nil
   core.signals.hold()

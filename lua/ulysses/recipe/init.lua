@@ -11,7 +11,8 @@ local value = require 'ulysses.recipe.value'
 ---@class Recipe
 ---@field name string
 ---@field settings table the defaults
----@field train fun(cfg: table): ...
+---@field train? fun(cfg: table): ...
+---@field run? fun(cfg: table): ... of a recipe that trains nothing
 local Recipe = {}
 Recipe.__index = Recipe
 function Recipe.__tostring(self)
@@ -137,9 +138,10 @@ local function copy_of(self, settings, prefix)
   })
 end
 
--- The leaf that `path` names, or nil and a sentence that says what it should have been.
+-- The leaf that `path` names, or nil and a sentence that says what it should have been. A table
+-- that has a leaf `path` stands for that: model=folder.
 local function find_leaf(self, path)
-  local leaf = self.leaf_at[path]
+  local leaf = self.leaf_at[path] or self.inner[path] and self.leaf_at[path .. '.path']
   if leaf then return leaf end
   local candidates, shown = {}, {}
   for _, known in ipairs(self.leaves) do
@@ -182,6 +184,7 @@ local function apply_argument(self, cfg, argument, seen)
   end
   local leaf, sentence = find_leaf(self, path)
   if not leaf then refuse('%s', sentence) end
+  path = leaf.path
   if seen[path] then
     refuse("%s: %s is set twice, to '%s' and to '%s'", self.name, path, seen[path], text)
   end
@@ -206,7 +209,7 @@ local function apply_table(self, cfg, given, prefix, fail)
       local ok = value.fits(leaf.kind, item)
       if type(item) == 'string' and not ok then ok, item = value.read(leaf.kind, item) end
       if not ok then fail(wrong_type(self, leaf, value.write(given[key]))) end
-      set(cfg, path, item)
+      set(cfg, leaf.path, item)
     end
   end
 end
@@ -355,7 +358,8 @@ function Recipe:help()
 end
 
 --- Ends a recipe's file. Where the file runs as a script, reads the command line, prints the
---- settings and trains; where it is required, does nothing. Returns the recipe.
+--- settings and calls train(cfg), or run(cfg) of a recipe that trains nothing; where it is
+--- required, does nothing. Returns the recipe.
 ---@return Recipe
 function Recipe:main()
   if not arg or arg[0] ~= self.path then return self end
@@ -366,11 +370,12 @@ function Recipe:main()
     end
   end
   local cfg = self:configure { unpack(arg) }
-  if not self.train then raise("recipe '%s': it has no function train(cfg)", self.name) end
+  local go = self.train or self.run
+  if not go then raise("recipe '%s': it has no function train(cfg)", self.name) end
   print(self:describe(cfg))
   io.flush() -- before what may be refused
   check_limits(self, cfg)
-  self.train(cfg)
+  go(cfg)
   return self
 end
 

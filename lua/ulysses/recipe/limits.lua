@@ -3,6 +3,7 @@
 -- The library refuses such values where it meets them, at a line of the recipe; who typed one at a
 -- command line is better served by the setting's name.
 local refuse = require 'ulysses.refuse'
+local value = require 'ulysses.recipe.value'
 
 -- The least value of a number.
 local least = {
@@ -26,21 +27,35 @@ local function check_model(name, path, model)
   end
 end
 
+-- A model from a folder is what its config.json says: other settings of a model would be lost.
+local function check_loaded(recipe, cfg)
+  local folder = type(rawget(cfg, 'model')) == 'table' and rawget(cfg.model, 'path')
+  if not folder then return end
+  for _, leaf in ipairs(recipe.leaves) do
+    local name = leaf.path:match '^model%.(.*)$'
+    local given = name and rawget(cfg.model, name)
+    if name and name ~= 'path' and given ~= leaf.default then
+      refuse("%s: %s=%s says nothing: the model of '%s' has its own", recipe.name, leaf.path,
+             value.write(given), folder)
+    end
+  end
+end
+
 --- Refuses settings that no model and no batch can be made of.
 ---@param recipe Recipe
 ---@param cfg table
 return function(recipe, cfg)
   local name = recipe.name
-  for path, value in recipe:each(cfg) do
+  for path, given in recipe:each(cfg) do
     local key = path:match '[^.]+$'
-    if type(value) == 'number' and least[key] and value < least[key] then
-      refuse('%s: %s=%g is too small; it is %g at least', name, path, value, least[key])
+    if type(given) == 'number' and least[key] and given < least[key] then
+      refuse('%s: %s=%g is too small; it is %g at least', name, path, given, least[key])
     end
-    if key == 'dtype' and not dtypes[value] then
-      refuse("%s: %s='%s'; parameters are f32, bf16 or f64", name, path, tostring(value))
+    if key == 'dtype' and given ~= nil and not dtypes[given] then
+      refuse("%s: %s='%s'; parameters are f32, bf16 or f64", name, path, tostring(given))
     end
-    if key == 'held_out' and value >= 1 then
-      refuse('%s: %s=%g leaves nothing to learn from', name, path, value)
+    if key == 'held_out' and given >= 1 then
+      refuse('%s: %s=%g leaves nothing to learn from', name, path, given)
     end
   end
   local batch, parts = rawget(cfg, 'batch'), rawget(cfg, 'accumulate')
@@ -48,6 +63,7 @@ return function(recipe, cfg)
     refuse('%s: accumulate=%g cuts a batch of %g rows into more parts than it has', name, parts,
            batch)
   end
+  check_loaded(recipe, cfg)
   check_model(name, '', cfg)
   for key, value in pairs(cfg) do
     if type(value) == 'table' then check_model(name, key .. '.', value) end

@@ -1,0 +1,103 @@
+-- hf_recipes_spec.lua - recipes that begin with a model from a folder, and leave one there.
+local json = require 'ulysses.json'
+local llama3 = require 'recipes.llama3'
+local models = require 'tests.hf_models'
+local program = require 'tests.program'
+local ul = require 'ulysses'
+
+local parent, text
+
+local small = { dim = 32, n_layers = 2, n_heads = 4, n_kv_heads = 2, ffn = 48 }
+
+local function quietly(f, ...)
+  local print_it, lines = print, {}
+  function _G.print(...) lines[#lines + 1] = table.concat({ ... }, '\t') end
+  local ok, first, second = pcall(f, ...)
+  _G.print = print_it
+  if not ok then error(first, 0) end
+  return first, second, table.concat(lines, '\n')
+end
+
+local function settings(more)
+  local cfg = { data = text, seq_len = 32, batch = 2, steps = 4, warmup = 1, out = '',
+                log_every = 0, sample = 4 }
+  for key, value in pairs(more) do cfg[key] = value end
+  return cfg
+end
+
+local function same_weights(expected, actual)
+  local state = actual:state()
+  for name, parameter in expected:named_parameters() do
+    assert.same(parameter:tolist(), state[name]:tolist(), name)
+  end
+end
+
+describe('a recipe', function()
+  setup(function()
+    parent = models.new_folder()
+    text = parent .. '/text.txt'
+    models.write(text, ('A fox jumps over %d dogs. '):rep(40):gsub('%%d', '7'))
+  end)
+  teardown(function() models.remove(parent) end)
+
+  it('leaves a model that another goes on from', function()
+    local out = parent .. '/out'
+    local first = quietly(llama3.train, llama3:configure(settings { model = small, save = out }))
+    same_weights(first, (ul.hf.load(out)))
+    assert.equal(32, ul.hf.load(out).settings.max_tokens)
+    -- the same step as by the model of the recipe itself
+    local again = quietly(llama3.train, llama3:configure(settings { model = out, steps = 1 }))
+    local other = quietly(function()
+      local cfg = llama3:configure(settings { model = small, steps = 1 })
+      local class = setmetatable({}, { __call = function(_, c, mesh)
+        local model = llama3.model(c, mesh):load(first:state())
+        function model.to(self) return self end
+        function model.init_weights(self) return self end
+        return model
+      end })
+      return llama3.train(cfg, class)
+    end)
+    local state = again:state()
+    for name, parameter in other:named_parameters() do
+      assert.near(0, (parameter - state[name]):abs():max():item(), 1e-6, name)
+    end
+  end)
+
+  it('takes model=folder for model.path', function()
+    local cfg = llama3:configure { 'model=some/where', 'steps=3' }
+    assert.equal('some/where', cfg.model.path)
+    assert.equal('some/where', llama3:configure { model = 'some/where' }.model.path)
+    assert.is_nil(llama3:configure { 'model=none' }.model.path)
+    assert.error_matches(function() llama3:configure { 'model=a', 'model.path=b' } end,
+                         "model.path is set twice, to 'a' and to 'b'")
+    local output, status = program.shell '$P recipes/llama3.lua model=a model.dim=64'
+    assert.equal(1, status)
+    assert.matches("model.dim=64 says nothing: the model of 'a' has its own\n$", output)
+  end)
+
+  it('writes what a model says', function()
+    local out = parent .. '/model'
+    local model = llama3.model(llama3:configure { model = small }.model):init_weights { seed = 1 }
+    ul.hf.save(out, model, 'bytes', { settings = llama3:configure { model = small }.model })
+    local how = { n = 12, seed = 3, temperature = 0.5, tokenizer = 'bytes' }
+    local expected = ul.hf.load(out):generate('Once upon a time', how)
+    local command = '$P recipes/generate.lua model=' .. out
+      .. ' tokenizer=bytes n=12 seed=3 temperature=0.5 '
+    local output, status = program.shell(command)
+    assert.equal(0, status, output)
+    assert.equal('Once upon a time' .. expected .. '\n', output:sub(-17 - #expected))
+    models.write(parent .. '/prompts', 'One\n\nTwo\nThree\n')
+    output, status = program.shell(command .. ('prompts=%s/prompts out=%s/answers batch=2'):format(
+      parent, parent))
+    assert.equal(0, status, output)
+    local lines = {}
+    for line in io.lines(parent .. '/answers') do lines[#lines + 1] = json.decode(line) end
+    assert.equal(3, #lines)
+    assert.equal('Three', lines[3].prompt)
+    assert.equal((ul.hf.load(out):generate('Three', how):gsub('[\128-\255]', '?')), lines[3].text)
+    output, status = program.shell '$P recipes/generate.lua'
+    assert.equal(1, status)
+    assert.matches('no folder with a model is named; recipes have it from model=path/to/folder\n$',
+                   output)
+  end)
+end)
