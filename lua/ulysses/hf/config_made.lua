@@ -60,7 +60,8 @@ end
 ---@param given { settings: table?, max_tokens: integer?, config: table? }
 ---@return string
 return function(model, dtype, tok, given)
-  local more, text = given.config or {}, nil
+  local more = given.config or {}
+  local text
   if model.config then
     text = from_folder(model.config, dtype)
   else

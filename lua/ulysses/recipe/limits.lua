@@ -65,7 +65,7 @@ return function(recipe, cfg)
   end
   check_loaded(recipe, cfg)
   check_model(name, '', cfg)
-  for key, value in pairs(cfg) do
-    if type(value) == 'table' then check_model(name, key .. '.', value) end
+  for key, inner in pairs(cfg) do
+    if type(inner) == 'table' then check_model(name, key .. '.', inner) end
   end
 end
