@@ -87,4 +87,23 @@ typedef struct ul_decoder {
 int ul_decoder_push(ul_text *text, ul_decoder *d, int64_t id);
 int ul_decoder_end(ul_text *text, ul_decoder *d);
 
+/* ---- a vocabulary of our own ---- */
+
+/* Makes a byte-level BPE: words of texts are counted, then merges are found. */
+typedef struct ul_trainer ul_trainer;
+
+/* split: how texts are cut, "llama3", "tekken", "qwen2" or "gpt2"; UL_EVALUE for another name. */
+int ul_trainer_new(ul_trainer **out, const char *split);
+void ul_trainer_free(ul_trainer *t); /* NULL is fine */
+/* Counts the words of n bytes of text; what is no UTF-8 counts as U+FFFD. */
+int ul_trainer_add(ul_trainer *t, const char *text, int64_t n);
+/* Makes up to so many tokens, the 256 bytes among them; a pair that stands in the texts less than
+ * `least` times is not merged. Once.
+ */
+int ul_trainer_run(ul_trainer *t, int64_t tokens, int64_t least);
+/* What came out: tokens by id, borrowed, and pairs of ids in the order of their merges. */
+int64_t ul_trainer_tokens(const ul_trainer *t);
+const char *ul_trainer_token(const ul_trainer *t, int64_t id, int64_t *n);
+const int32_t *ul_trainer_merges(const ul_trainer *t, int64_t *n);
+
 #endif

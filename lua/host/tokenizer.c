@@ -17,7 +17,7 @@ typedef struct decoder_box {
 } decoder_box;
 
 static const char tokenizer_type[] = "ulysses.tokenizer", decoder_type[] = "ulysses.decoder",
-                  ids_type[] = "ulysses.ids";
+                  ids_type[] = "ulysses.ids", trainer_type[] = "ulysses.trainer";
 
 static void *to(lua_State *L, const char *type, const char *what)
 {
@@ -135,7 +135,7 @@ static void push_numbers(lua_State *L, const int32_t *ids, const int64_t *first,
 }
 
 /* t:encode(text, flags, bos, eos, whether offsets are wanted) -> list of ids, how many pieces were
- * no  * UTF-8, list of offsets from 0 with the end as the last */
+ * no UTF-8, list of offsets from 0 with the end as the last */
 static int encode(lua_State *L)
 {
     size_t bytes;
@@ -264,6 +264,58 @@ static int finish(lua_State *L)
     return push_text(L, b, ul_decoder_end(&b->text, &b->d));
 }
 
+/* ---- a vocabulary of our own ---- */
+
+static ul_trainer **to_trainer(lua_State *L) { return to(L, trainer_type, "a trainer"); }
+
+static int free_trainer(lua_State *L)
+{
+    ul_trainer **t = to_trainer(L);
+    ul_trainer_free(*t);
+    *t = NULL;
+    return 0;
+}
+
+/* tokenizer_trainer(split) -> trainer */
+static int new_trainer(lua_State *L)
+{
+    const char *split = luaL_checkstring(L, 1);
+    ul_trainer **t = lua_newuserdata(L, sizeof *t);
+    *t = NULL;
+    luaL_getmetatable(L, trainer_type);
+    lua_setmetatable(L, -2);
+    host_check(L, ul_trainer_new(t, split));
+    return 1;
+}
+
+/* t:add(text) */
+static int add_text(lua_State *L)
+{
+    size_t n;
+    ul_trainer **t = to_trainer(L);
+    const char *text = text_at(L, 2, "tokenizer.train", &n);
+    host_check(L, ul_trainer_add(*t, text, (int64_t)n));
+    return 0;
+}
+
+/* t:run(tokens, least) -> list of the tokens' bytes, list of the merges: left, right, left, ... */
+static int run_trainer(lua_State *L)
+{
+    ul_trainer *t = *to_trainer(L);
+    int64_t n;
+    host_check(L,
+               ul_trainer_run(t, (int64_t)luaL_checknumber(L, 2), (int64_t)luaL_checknumber(L, 3)));
+    lua_createtable(L, (int)ul_trainer_tokens(t), 0);
+    for (int64_t i = 0; i < ul_trainer_tokens(t); i++) {
+        const char *bytes = ul_trainer_token(t, i, &n);
+        lua_pushlstring(L, bytes, (size_t)n);
+        lua_rawseti(L, -2, (int)i + 1);
+    }
+    const int32_t *merges = ul_trainer_merges(t, &n);
+    push_numbers(L, merges, NULL, 2 * n);
+    return 2;
+}
+
 static void open_type(lua_State *L, const char *type, const luaL_Reg *methods)
 {
     luaL_newmetatable(L, type);
@@ -288,6 +340,9 @@ void host_open_tokenizer(lua_State *L)
         {"push", push_id}, {"finish", finish}, {"__gc", free_decoder}, {NULL, NULL}};
     static const luaL_Reg ids[] = {
         {"view", view_ids}, {"free", free_ids}, {"__gc", free_ids}, {NULL, NULL}};
+    static const luaL_Reg trainer[] = {
+        {"add", add_text}, {"run", run_trainer}, {"__gc", free_trainer}, {NULL, NULL}};
+    open_type(L, trainer_type, trainer);
     open_type(L, tokenizer_type, tokenizer);
     open_type(L, decoder_type, decoder);
     open_type(L, ids_type, ids);
@@ -295,5 +350,6 @@ void host_open_tokenizer(lua_State *L)
 
 const host_function host_tokenizer[] = {
     {"tokenizer_load", load, NULL, HOST_MODULE},
+    {"tokenizer_trainer", new_trainer, NULL, HOST_MODULE},
     {NULL, NULL, NULL, 0},
 };

@@ -285,6 +285,25 @@ function tokenizer.load(path, given)
   return self
 end
 
+--- A vocabulary of one's own from text: a file, all that match a pattern, or a list of texts. Words
+--- are cut as `split` says, as models do that are known ('llama3', 'tekken', 'qwen2', 'gpt2'); then
+--- the pair of tokens that stands side by side most often becomes a token, until there are `vocab`
+--- of them, or no pair stands there `least` times (2). The same text gives the same tokens. What
+--- comes out, tokenizer.json and tokenizer_config.json, lies in the folder `out`, as Transformers
+--- reads it.
+---
+---   local tok = ul.tokenizer.train('docs/*.md', { vocab = 4096, out = 'my-tokenizer' })
+---
+--- `specials` are names of special tokens, of which `bos`, `eos` and `pad` are some; without it,
+--- they are those of Llama 3, with which ul.chat works.
+---@param from string|string[]
+---@param given { out: string, vocab: integer?, split: string?, least: integer?,
+---  specials: string[]?, bos: string?, eos: string?, pad: string? }
+---@return Tokenizer
+function tokenizer.train(from, given)
+  return tokenizer.load(require 'ulysses.train_tokenizer'(from, given))
+end
+
 -- ---- by name ----
 
 local bytes = require 'ulysses.data.bytes'

@@ -76,8 +76,7 @@ static int encode_pieces(ul_ids *ids, ul_tokenizer *t, const uint8_t *begin, con
 
 /* ---- what is no UTF-8 ---- */
 
-/* A copy of the text with U+FFFD for each piece that is no UTF-8; the caller releases it. */
-static int repair(uint8_t **out, int64_t *length, int64_t *replaced, const uint8_t *p, int64_t n)
+int ul__repair(uint8_t **out, int64_t *length, int64_t *replaced, const uint8_t *p, int64_t n)
 {
     const uint8_t *end = p + n;
     UL_REQUIRE(n < INT64_MAX / 4, UL_EVALUE, "encode: a text of %lld bytes", (long long)n);
@@ -116,7 +115,7 @@ static int encode_text(ul_ids *ids, ul_tokenizer *t, const uint8_t *p, int64_t n
     if (flags & UL_TOKENS_STRICT) return refuse_at(p, n);
     uint8_t *copy = NULL;
     int64_t length = 0;
-    UL_TRY(repair(&copy, &length, &ids->replaced, p, n));
+    UL_TRY(ul__repair(&copy, &length, &ids->replaced, p, n));
     int rc = encode_pieces(ids, t, copy, copy + length, specials);
     ul__release(copy);
     return rc;

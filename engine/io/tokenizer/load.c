@@ -177,10 +177,9 @@ void ul_tokenizer_free(ul_tokenizer *t)
 
 void ul_tokenizer_about(ul_tokenizer_info *info, const ul_tokenizer *t)
 {
-    static const char *const names[] = {"llama3", "qwen2", "tekken", "gpt2", "sentencepiece"};
     static const char *const prepends[] = {"never", "first", "pieces", "always"};
     const ul__vocabulary *v = t->v;
-    *info = (ul_tokenizer_info){.split = names[v->split],
+    *info = (ul_tokenizer_info){.split = ul__split_name(v->split),
                                 .prepend = prepends[v->prepend],
                                 .vocab = v->n_tokens,
                                 .bos = v->bos,

@@ -149,3 +149,18 @@ ul__splitter *ul__splitter_of(ul__split_kind kind)
                                               [UL__SPLIT_SPACES] = NULL};
     return splitters[kind];
 }
+
+static const char *const names[] = {[UL__SPLIT_LLAMA3] = "llama3",
+                                    [UL__SPLIT_QWEN2] = "qwen2",
+                                    [UL__SPLIT_TEKKEN] = "tekken",
+                                    [UL__SPLIT_GPT2] = "gpt2",
+                                    [UL__SPLIT_SPACES] = "sentencepiece"};
+
+const char *ul__split_name(ul__split_kind kind) { return names[kind]; }
+
+int ul__split_named(const char *name)
+{
+    for (int i = 0; i < (int)(sizeof names / sizeof names[0]); i++)
+        if (strcmp(names[i], name) == 0) return i;
+    return -1;
+}

@@ -199,6 +199,9 @@ int ul__read_post_processor(ul__builder *b, const char *json, int64_t n);
 typedef const uint8_t *ul__splitter(const uint8_t *p, const uint8_t *end);
 /* NULL for UL__SPLIT_SPACES, which words.c does. */
 ul__splitter *ul__splitter_of(ul__split_kind kind);
+const char *ul__split_name(ul__split_kind kind);
+/* The kind of this name, or -1. */
+int ul__split_named(const char *name);
 
 typedef struct ul__symbol {
     uint32_t id;
@@ -232,6 +235,8 @@ int ul__encode_piece(ul_ids *ids, ul_tokenizer *t, const uint8_t *p, const uint8
 /* Whether a U+2581 is put before [p, end). */
 int ul__prepends(const ul__vocabulary *v, const uint8_t *p, const uint8_t *end, int first);
 void ul__work_drop(ul__work *work);
+/* A copy of n bytes with U+FFFD for each piece that is no UTF-8; the caller releases it. */
+int ul__repair(uint8_t **out, int64_t *length, int64_t *replaced, const uint8_t *p, int64_t n);
 
 /* U+2581, with which SentencePiece writes spaces. */
 #define UL__MARK "\xe2\x96\x81"

@@ -148,6 +148,12 @@ function core.safetensors_save(path, names, tensors, metadata) end
 ---@return string? sentence
 function core.tokenizer_load(path, cache) end
 
+--- What makes a vocabulary from text: trainer:add(text), and then trainer:run(tokens, least), the
+--- tokens' bytes and the merges.
+---@param split string 'llama3', 'tekken', 'qwen2' or 'gpt2'
+---@return userdata
+function core.tokenizer_trainer(split) end
+
 -- ---- the system ----
 
 ---@class system
