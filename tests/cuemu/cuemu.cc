@@ -25,6 +25,7 @@ dim3 block_size, grid_size;
 namespace
 {
 enum { STACK = 256 << 10, MOST_SHARED = 227 << 10, MOST_THREADS = 1024, WARP = 32 };
+enum { MOST_COPIES = 256 };
 enum state { RUNNABLE, IN_BLOCK, IN_WARP, DONE };
 
 struct fiber {
@@ -36,11 +37,17 @@ struct fiber {
     unsigned mask;
     int turn; /* which of the two slots of its lane it has published to last */
     int vote; /* the same of the block's three votes */
+    int begun, committed, ended, groups; /* of its copies, and of their groups: how many */
 };
 
 struct published {
-    char bytes[16];
+    char bytes[32];
 } slots[MOST_THREADS][2];
+
+struct queued {
+    async_copy copy;
+    int group;
+} copies[MOST_THREADS][MOST_COPIES];
 
 fiber fibers[MOST_THREADS], scheduler;
 fiber *current;
@@ -181,6 +188,7 @@ RUNTIME void fiber_main()
     current->state = DONE;
     left_stack = current->stack;
     alive--;
+    if (current->ended != current->begun) die("a thread has returned before its copies", 0, 0);
     if (arrived) die("a thread has returned while others wait in __syncthreads", arrived_line, 0);
     yield();
     __builtin_unreachable();
@@ -207,7 +215,7 @@ RUNTIME void begin_threads()
         f->thread = {(unsigned)i % block_size.x, row % block_size.y, row / block_size.y};
         f->index = i;
         f->state = RUNNABLE;
-        f->turn = f->vote = 0;
+        f->turn = f->vote = f->begun = f->committed = f->ended = f->groups = 0;
         f->stack = nullptr;
 #ifdef __SANITIZE_THREAD__
         if (!f->sanitizer) f->sanitizer = __tsan_create_fiber(0);
@@ -350,6 +358,44 @@ RUNTIME const void *exchange(unsigned mask, const void *value, size_t size, int 
     meet_lanes(mask, line);
     return slots[first + from][turn].bytes;
 }
+
+RUNTIME const void *published_by(int lane)
+{
+    return slots[current->index / WARP * WARP + lane][current->turn].bytes;
+}
+
+/* ---- copies on their way to shared memory ---- */
+
+RUNTIME void queue_copy(const async_copy *copy, int line)
+{
+    fiber *f = current;
+    if (f->begun - f->ended == MOST_COPIES) die("so many copies on their way", line, MOST_COPIES);
+    queued *q = &copies[f->index][f->begun++ % MOST_COPIES];
+    q->copy.to = copy->to;
+    q->copy.from = copy->from;
+    q->copy.bytes = copy->bytes;
+    q->group = f->groups;
+}
+
+RUNTIME void commit_copies()
+{
+    current->committed = current->begun;
+    current->groups++;
+}
+
+RUNTIME int next_copy(async_copy *copy, int groups_left)
+{
+    fiber *f = current;
+    const queued *q = &copies[f->index][f->ended % MOST_COPIES];
+    if (f->ended == f->committed || q->group >= f->groups - groups_left) return 0;
+    copy->to = q->copy.to;
+    copy->from = q->copy.from;
+    copy->bytes = q->copy.bytes;
+    f->ended++;
+    return 1;
+}
+
+[[noreturn]] void stop(const char *what, int line, int detail) { die(what, line, detail); }
 
 RUNTIME unsigned ballot(unsigned mask, int predicate, int line)
 {

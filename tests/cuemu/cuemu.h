@@ -52,12 +52,38 @@ void sync_block(int line);
 int sync_block_or(int predicate, int line);
 /* Waits for the lanes in mask. */
 void sync_warp(unsigned mask, int line);
-/* Publishes `size` bytes (at most 16) and waits; the result is where lane `from` has put its. */
+/* Publishes `size` bytes (at most 32) and waits; the result is where lane `from` has put its. */
 const void *exchange(unsigned mask, const void *value, size_t size, int from, int line);
+/* Where a lane has put its bytes of the exchange just made. */
+const void *published_by(int lane);
 unsigned ballot(unsigned mask, int predicate, int line);
 int lane();
 unsigned active_lanes();
 void *dynamic_shared();
+[[noreturn]] void stop(const char *what, int line, int detail);
+
+/* mma.cc: what mma.h wraps. An asynchronous copy makes its target NaN at once, and what it shall be
+ * when its group is waited for: who reads before that, or writes over what others still read, is
+ * seen.
+ */
+void multiply_matrices(float *d, const uint32_t *a, const uint32_t *b, int line);
+void read_matrices(uint32_t *r, const void *row, int turned, int line);
+void begin_copy(void *to, const void *from, int bytes, int line);
+void end_copies(int groups_left);
+void check_aligned(const void *at, int line);
+
+/* The queue of a thread's copies: at most `bytes` of 16 are read, zeros follow. */
+struct async_copy {
+    void *to;
+    const void *from;
+    int bytes;
+};
+void queue_copy(const async_copy *copy, int line);
+void commit_copies();
+/* The oldest copy of all groups but the last `groups_left`, taken off the queue; 0: none is left.
+ */
+int next_copy(async_copy *copy, int groups_left);
+
 void *allocate(size_t bytes);
 void release(void *data);
 
