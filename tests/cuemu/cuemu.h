@@ -191,7 +191,8 @@ static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int ordinal
     memset(p, 0, sizeof *p);
     snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "cuemu %d", ordinal);
     strcpy(p->name, "cuemu");
-    p->major = 9;
+    const char *capability = getenv("CUEMU_CAPABILITY"); /* 100: B200 */
+    p->major = capability ? atoi(capability) / 10 : 9;
     p->multiProcessorCount = 2;
     return cudaSuccess;
 }
