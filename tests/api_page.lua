@@ -34,7 +34,7 @@ local topics = {
   { 'Data: ul.data', 'data/text', 'data/chat', 'data/sample', 'data/bytes', 'data/corpus',
     'data/rows', 'data/batch' },
   { 'Tokenizers: ul.tokenizer and ul.chat', 'tokenizer', 'chat' },
-  { 'Published models: ul.hf', 'hf/load', 'hf/save', 'hf/decoder' },
+  { 'Published models: ul.hf and ul.lora', 'hf/load', 'hf/save', 'hf/decoder', 'lora' },
   { 'Recipes', 'recipe/init', 'recipe/value' },
   { 'Runs', 'run', 'generate', 'cache' },
   { 'Checkpoints and files', 'checkpoint', 'safetensors', 'json' },
@@ -44,7 +44,8 @@ local topics = {
 
 -- Classes that only hold the functions of a table.
 local tables = { ulysses = true, F = true, Ops = true, checkpoint = true, json = true,
-                 safetensors = true, tokenizer = true, chat = true, hf = true }
+                 safetensors = true, tokenizer = true, chat = true, hf = true,
+                 lora = true }
 
 -- ---- text ----
 

@@ -111,6 +111,52 @@ return function(test, g)
     end
   end)
 
+  test('has adapters that ranks share, merged and saved whole', function()
+    local folder, out = make 'llama_biases', parent .. '/adapter'
+    local function adapted(mesh)
+      local model = ul.lora.add(ul.hf.load(folder, { mesh = mesh }), { rank = 3 })
+      ul.manual_seed(4)
+      ul.no_grad(function()
+        for name, parameter, owner, field in model:named_parameters() do
+          if name:find 'lora_b$' then
+            local part = weight_parts.of(owner, field)
+            local whole = ul.randn(weight_parts.shape(part, parameter)) * 0.05
+            parameter:copy_(weight_parts.cut(part, whole))
+          end
+        end
+      end)
+      return model
+    end
+    local whole = adapted(alone())
+    whole(models.batch()):backward()
+    local state, prompt = whole:state(), { 3, 1, 4, 1, 5 }
+    local said = whole:generate(prompt, greedy(9))
+    for _, given in ipairs(meshes(g.size)) do
+      local model = adapted(given)
+      local optim = ul.optim.sgd(model, { lr = 0.1, mesh = model.mesh })
+      model(share_of(model.mesh)):backward()
+      optim:clip(1e9)
+      for key, parameter, owner, field in model:named_parameters() do
+        local part = weight_parts.of(owner, field)
+        near(0, (parameter:detach() - weight_parts.cut(part, state[key]:detach())):abs():max()
+             :item(), 0, key)
+        if parameter.requires_grad then
+          local expected = weight_parts.cut(part, state[key].grad)
+          near(0, (parameter.grad - expected):abs():max():item(), 1e-5, key)
+        end
+      end
+      ul.lora.save(out, model)
+      same(said, ul.hf.load(folder, { mesh = alone(), adapter = out }):generate(prompt, greedy(9)))
+      same(said, ul.hf.load(folder, { mesh = given, adapter = out }):generate(prompt, greedy(9)))
+      g:barrier()
+      ul.hf.save(parent .. '/out', model)
+      same(said, ul.hf.load(parent .. '/out', { mesh = alone() }):generate(prompt, greedy(9)))
+      ul.lora.merge(model)
+      same(said, model:generate(prompt, greedy(9)))
+      g:barrier()
+    end
+  end)
+
   g:barrier()
   if g.rank == 0 then models.remove(parent) end
 end

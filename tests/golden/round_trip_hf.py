@@ -64,4 +64,5 @@ def main():
     print(f"largest gap {worst:.2g}: {'fine' if worst <= 1e-5 else 'TOO LARGE'}")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -144,8 +144,8 @@ describe('hf.save', function()
     local model = ul.hf.load(models.make(parent, 'qwen3'))
     assert(core.folder_make(parent .. '/out'))
     models.write(parent .. '/out/thesis.txt', 'years of work')
-    assert.equal("out: has 'thesis.txt' in it, which is no part of a model and would be lost; "
-                 .. 'save elsewhere', refusal(parent .. '/out', model))
+    assert.equal("out: has 'thesis.txt' in it, which is no part of what is saved and would be "
+                 .. 'lost; save elsewhere', refusal(parent .. '/out', model))
     assert.equal('out/thesis.txt: is a file, not a folder',
                  refusal(parent .. '/out/thesis.txt', model))
     assert.matches('saved as f32 or bf16, not f64',

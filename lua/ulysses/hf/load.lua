@@ -104,19 +104,20 @@ end
 ---              reads its parts of the weights alone
 ---   config     values in place of those in config.json: { rope_theta = 8e6 }
 ---   tokenizer  false: without it
+---   adapter    the folder of a LoRA adapter for it, as PEFT or ul.lora.save has written it
 ---   recompute  whether backward computes each layer again, and keeps its input alone
 --- The model has what the recipes' models have: model(batch), model:logits(ids), and
 --- model:generate(prompt).
 ---@param folder string
 ---@param given { dtype: Dtype?, device: Device?, mesh: Mesh|table|nil, config: table?,
----  tokenizer: boolean?, recompute: boolean? }?
+---  tokenizer: boolean?, recompute: boolean?, adapter: string? }?
 ---@return Decoder model
 ---@return Tokenizer? tok
 ---@return HfConfig config
 return function(folder, given)
   local how = options.read('hf.load', given, {
     dtype = options.none, device = options.none, mesh = options.none, config = options.none,
-    tokenizer = true, recompute = false,
+    tokenizer = true, recompute = false, adapter = options.none,
   })
   if folder == nil or folder == '' then
     refuse 'hf.load: no folder with a model is named; recipes have it from model=path/to/folder'
@@ -147,5 +148,6 @@ return function(folder, given)
   read.generation = generation_of(folder, read.values)
   model.config, model.source, model.tokenizer = read, folder, tok
   model.recompute = how.recompute
+  if how.adapter then require('ulysses.lora').load(how.adapter, model) end
   return model, tok, read
 end

@@ -1,7 +1,5 @@
 -- save.lua - ul.hf.save: a folder that Transformers loads, whole or not there.
---
--- All is written to a folder beside it, each file is on the disk before the folder gets its name;
--- what was there keeps it until then.
+local adapter = require 'ulysses.nn.adapter'
 local agree = require 'ulysses.agree'
 local config = require 'ulysses.hf.config'
 local config_text = require 'ulysses.hf.config_made'
@@ -9,48 +7,39 @@ local core = require 'ulysses.core'
 local json = require 'ulysses.json'
 local names = require 'ulysses.hf.names'
 local options = require 'ulysses.options'
+local place = require 'ulysses.hf.place'
 local raise = require 'ulysses.raise'
-local refuse = require 'ulysses.refuse'
 local tokenizer = require 'ulysses.tokenizer'
 local whole = require 'ulysses.checkpoint.whole'
+
+local must = place.must
 
 local BYTES = { f32 = 4, bf16 = 2 }
 local GB = 1000 ^ 3
 
--- What belongs to a tokenizer, and is copied as it is.
-local copied = {
-  'tokenizer.json', 'tokenizer.model', 'tekken.json', 'tokenizer_config.json',
-  'special_tokens_map.json', 'added_tokens.json', 'vocab.json', 'merges.txt',
-  'chat_template.jinja', 'chat_template.json',
-}
-local own = { 'config.json', 'generation_config.json', 'model.safetensors',
-              'model.safetensors.index.json' }
-
-local function must(ok, sentence)
-  if not ok then refuse('%s', sentence) end
-  return ok
-end
-
-local function is_copied(name)
-  for _, one in ipairs(copied) do
-    if one == name then return true end
-  end
-  return name:match '^tokenizer%.model%.v%d+$' ~= nil
-end
+local own = { ['config.json'] = true, ['generation_config.json'] = true,
+              ['model.safetensors'] = true, ['model.safetensors.index.json'] = true }
 
 local function is_own(name)
-  for _, one in ipairs(own) do
-    if one == name then return true end
-  end
-  return is_copied(name) or name:match '^model%-%d+%-of%-%d+%.safetensors$' ~= nil
+  return own[name] or name:match '^model%-%d+%-of%-%d+%.safetensors$' ~= nil
 end
 
 -- ---- tensors ----
 
+-- The parameters that a checkpoint has: adapters go into the weights that they adapt.
+local function saved_items(model)
+  local list = {}
+  for _, item in ipairs(whole.of_model(model)) do
+    if not item.name:find '%.lora_[ab]$' then list[#list + 1] = item end
+  end
+  return list
+end
+
 -- The parameters by the names of the checkpoint, cut into files of limited size.
 local function plan(model, dtype, limit)
-  local shards, room = {}, 0
-  for _, item in ipairs(whole.of_model(model)) do
+  local shards, room, layers = {}, 0, {}
+  for name, _, owner in model:named_parameters() do layers[name] = owner end
+  for _, item in ipairs(saved_items(model)) do
     local name, bytes = names.to_hf(item.name), BYTES[dtype]
     if not name then
       raise("hf.save: no checkpoint has a name for the parameter '%s'", item.name)
@@ -60,7 +49,9 @@ local function plan(model, dtype, limit)
       shards[#shards + 1], room = { items = {}, bytes = 0 }, limit
     end
     local shard = shards[#shards]
-    table.insert(shard.items, { name = name, item = item })
+    local layer = layers[item.name]
+    local adapted = layer.lora_a and item.name:find '%.weight$' and layer or nil
+    table.insert(shard.items, { name = name, item = item, adapted = adapted })
     shard.bytes, room = shard.bytes + bytes, room - bytes
   end
   for i, shard in ipairs(shards) do
@@ -74,7 +65,9 @@ end
 local function tensors_of(shard, dtype, first)
   local list = {}
   for i, entry in ipairs(shard.items) do
-    local tensor = whole.gather(entry.item)
+    local item = entry.item
+    local mine = entry.adapted and adapter.merged(entry.adapted) or item.tensor
+    local tensor = whole.gather { tensor = mine, part = item.part }
     if first then list[i] = tensor:detach():to { dtype = dtype, device = 'cpu' } end
   end
   return list
@@ -96,109 +89,33 @@ local function index_text(shards)
   return json.encode(index, { indent = 2 }) .. '\n'
 end
 
--- ---- folders ----
-
-local function listed(folder)
-  local there = {}
-  for _, name in ipairs(core.folder_list(folder) or {}) do there[name] = true end
-  return there
-end
-
--- Refuses a place where something else would be lost, and makes an empty folder to write to.
-local function begin(folder, path, bytes)
-  local kind = core.system.kind_of(folder)
-  if kind and kind ~= 'folder' then refuse('%s: is a %s, not a folder', folder, kind) end
-  if not kind and core.system.kind_of(folder .. '.replaced') then -- see finish
-    must(core.file_rename(folder .. '.replaced', folder))
-  end
-  for name in pairs(listed(folder)) do
-    if not is_own(name) then
-      refuse("%s: has '%s' in it, which is no part of a model and would be lost; save elsewhere",
-             folder, name)
-    end
-  end
-  must(core.path_remove(path))
-  must(core.folder_make(path))
-  local free = must(core.disk_free(path))
-  if free < bytes * 1.01 + 2 ^ 20 then
-    must(core.path_remove(path))
-    refuse('%s: the model needs %.2f GB, and the disk has %.2f GB free', folder, bytes / GB,
-           free / GB)
-  end
-end
-
-local function copy(from, to)
-  local file = io.open(from, 'rb')
-  local text = file and file:read '*a'
-  if file then file:close() end
-  if not text then refuse('%s: cannot be read', from) end
-  must(core.file_write(to, text))
-end
-
--- Gives the finished folder its name; what had it is removed.
-local function finish(folder, path)
-  must(core.folder_sync(path))
-  local replaces = core.system.kind_of(folder) ~= nil
-  if not replaces then
-    must(core.file_rename(path, folder))
-  elseif not core.path_exchange(path, folder) then -- a file system that cannot
-    must(core.file_rename(folder, folder .. '.replaced'))
-    must(core.file_rename(path, folder))
-  end
-  must(core.folder_sync(folder:match '^(.+)/[^/]*$' or folder:match '^/' or '.'))
-  must(core.path_remove(path))
-  must(core.path_remove(folder .. '.replaced'))
-end
-
--- The folder that a tokenizer's file lies in, and its name there.
-local function place_of(tok)
-  local path = tok and (tok.path or tok.tokenizer and tok.tokenizer.path)
-  if not path then return nil end
-  return path:match '^(.*)/[^/]*$' or '.', path:match '[^/]*$'
-end
-
 -- What comes along as it is: the tokenizer, and how the model is to be sampled.
 local function write_rest(path, model, tok, text)
   must(core.file_write(path .. '/config.json', text))
-  local folder, file = place_of(tok)
-  for name in pairs(folder and listed(folder) or {}) do
-    if is_copied(name) then copy(folder .. '/' .. name, path .. '/' .. name) end
-  end
-  if file and not is_copied(file) then
-    copy(folder .. '/' .. file, path .. '/' .. (file:find '%.json$' and 'tokenizer.json'
-                                                  or 'tokenizer.model'))
-  end
+  place.copy_tokenizer(tok, path)
   local generation = (model.source or '') .. '/generation_config.json'
   if model.source and config.read_file(generation, true) then
-    copy(generation, path .. '/generation_config.json')
+    place.copy(generation, path .. '/generation_config.json')
   end
 end
 
 local function save(folder, model, tok, read, group)
-  local path, first = folder .. '.saving', agree.is_first(group)
   local shards, bytes = plan(model, read.dtype, read.shard), 0
   for _, shard in ipairs(shards) do bytes = bytes + shard.bytes end
-  local function together(f, ...)
-    agree.first(group, 'hf.save', function(...)
-      local ok, sentence = pcall(f, ...)
-      if ok then return end
-      core.path_remove(path)
-      error(sentence, 0)
-    end, ...)
-  end
   local text = config_text(model, read.dtype, tok, read)
-  together(begin, folder, path, bytes)
-  for _, shard in ipairs(shards) do
-    core.no_grad(core.scope, function()
-      together(write_shard, path, shard, tensors_of(shard, read.dtype, first))
-    end)
-  end
-  together(function()
-    if #shards > 1 then
-      must(core.file_write(path .. '/model.safetensors.index.json', index_text(shards)))
+  place.write(folder, group, 'hf.save', { bytes = bytes, is_own = is_own }, function(path, together)
+    for _, shard in ipairs(shards) do
+      core.no_grad(core.scope, function()
+        local tensors = tensors_of(shard, read.dtype, agree.is_first(group))
+        together(write_shard, path, shard, tensors)
+      end)
     end
-    write_rest(path, model, tok, text)
-    finish(folder, path)
+    together(function()
+      if #shards > 1 then
+        must(core.file_write(path .. '/model.safetensors.index.json', index_text(shards)))
+      end
+      write_rest(path, model, tok, text)
+    end)
   end)
 end
 
@@ -226,8 +143,6 @@ return function(folder, model, tok, given)
   elseif type(model) ~= 'table' or not model.named_parameters then
     raise('hf.save: expected a model, got a %s', type(model))
   end
-  if folder:sub(1, 2) == '~/' then folder = (os.getenv 'HOME' or '~') .. folder:sub(2) end
-  folder = folder:gsub('(.)/+$', '%1')
   if not read.dtype then
     local dtype = model:parameters()[1]:dtype()
     read.dtype = BYTES[dtype] and dtype or 'f32'
@@ -236,10 +151,5 @@ return function(folder, model, tok, given)
     raise("hf.save: a checkpoint is saved as f32 or bf16, not %s", tostring(read.dtype))
   end
   if type(tok) == 'string' then tok = tokenizer.resolve('hf.save', tok) end
-  local world = model.mesh and model.mesh.world
-  local group = world and world.size > 1 and world.transport ~= 'plan' and world or nil
-  core.signals.hold()
-  local ok, message = pcall(save, folder, model, tok or model.tokenizer, read, group)
-  core.signals.release()
-  if not ok then error(message, 0) end
+  save(folder, model, tok or model.tokenizer, read, place.group_of(model))
 end

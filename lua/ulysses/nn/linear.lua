@@ -1,5 +1,6 @@
 -- linear.lua - nn.Linear: y = x w^T + b.
 local F = require('ulysses').F
+local adapter = require 'ulysses.nn.adapter'
 local module = require 'ulysses.nn.module'
 local options = require 'ulysses.options'
 
@@ -21,10 +22,20 @@ end
 --- x weight^T + bias
 ---@param x Tensor [.., inputs]
 ---@return Tensor y [.., outputs]
-function Linear:forward(x) return F.linear(x, self.weight, self.bias) end
+function Linear:forward(x)
+  local y = F.linear(x, self.weight, self.bias)
+  return self.lora_a and y + adapter.whole(self, x) or y
+end
 
 function Linear:init_parameter(name, parameter)
-  if name == 'bias' then parameter:fill_(0) else parameter:normal_(0, self.std) end
+  if name == 'bias' or name == 'lora_b' then
+    parameter:fill_(0)
+  elseif name == 'lora_a' then
+    local bound = parameter:size(2) ^ -0.5
+    parameter:uniform_(-bound, bound)
+  else
+    parameter:normal_(0, self.std)
+  end
 end
 
 function Linear:describe()

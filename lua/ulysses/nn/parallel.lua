@@ -8,6 +8,7 @@
 -- forward and 6 times backward; 2 of these gather inputs again, which `keep` would hold instead.
 local ul = require 'ulysses'
 local F = ul.F
+local adapter = require 'ulysses.nn.adapter'
 local Linear = require 'ulysses.nn.linear'
 local module = require 'ulysses.nn.module'
 local options = require 'ulysses.options'
@@ -179,7 +180,7 @@ local function columns(x, ...)
   if n == 0 or n > 4 then raise('nn.columns: one to four layers go, not %d', n) end
   local group = layers[1].group
   if not group then
-    for i, layer in ipairs(layers) do results[i] = F.linear(x, layer.weight, layer.bias) end
+    for i, layer in ipairs(layers) do results[i] = Linear.forward(layer, x) end
     return unpack(results, 1, n)
   end
   if not ul.is_tensor(x) or x:dim() < 2 then
@@ -191,6 +192,9 @@ local function columns(x, ...)
   check_slices(group, x:size(-2), results[1]:size(-2))
   for i, layer in ipairs(layers) do
     if layer.bias then results[i] = results[i] + used(layer, layer.bias) end
+    if layer.lora_a then
+      results[i] = results[i] + adapter.columns(layer, x, used(layer, layer.lora_b))
+    end
   end
   return unpack(results, 1, n)
 end
@@ -236,11 +240,12 @@ end
 ---@param x Tensor [.., S, inputs on this rank]
 ---@return Tensor y [.., T, outputs]
 function RowLinear:forward(x)
-  if not self.group then return F.linear(x, self.weight, self.bias) end
+  if not self.group then return Linear.forward(self, x) end
   if not ul.is_tensor(x) or x:dim() < 2 then
     raise 'nn.RowLinear: x must be a tensor [.., S, inputs]'
   end
   local y = self.group:reduce_scatter(F.linear(x, self.weight), { dim = -2 })
+  if self.lora_a then y = y + adapter.rows(self, x) end
   return self.bias and y + self.bias or y
 end
 

@@ -1,0 +1,325 @@
+-- lora.lua - ul.lora: fine-tuning with few parameters: low-rank adapters beside frozen weights,
+-- kept in the format of PEFT.
+local adapter = require 'ulysses.nn.adapter'
+local agree = require 'ulysses.agree'
+local config = require 'ulysses.hf.config'
+local core = require 'ulysses.core'
+local hash = require 'ulysses.hash'
+local json = require 'ulysses.json'
+local matches = require 'ulysses.nn.pattern'
+local names = require 'ulysses.hf.names'
+local nn = require 'ulysses.nn'
+local options = require 'ulysses.options'
+local place = require 'ulysses.hf.place'
+local raise = require 'ulysses.raise'
+local refuse = require 'ulysses.refuse'
+local safetensors = require 'ulysses.safetensors'
+local suggest = require 'ulysses.suggest'
+local weight_parts = require 'ulysses.nn.weight_parts'
+local whole = require 'ulysses.checkpoint.whole'
+
+---@class lora
+local lora = {}
+
+local CONFIG, TENSORS = 'adapter_config.json', 'adapter_model.safetensors'
+local PREFIX = 'base_model.model.'
+
+-- ---- which layers ----
+
+local function is_linear(layer)
+  local class = layer.class_name
+  return class == 'Linear' or class == 'ColumnLinear' or class == 'RowLinear'
+end
+
+-- The linear maps that take an adapter: { name, hf (nil for a model of one's own), layer }. What
+-- the head gives is never computed as a whole, so it takes none.
+local function layers_of(model)
+  local list = {}
+  for name, layer in model:named_modules() do
+    if is_linear(layer) and name ~= 'head' then
+      local hf = names.to_hf(name .. '.weight')
+      list[#list + 1] = { name = name, hf = hf and hf:gsub('%.weight$', ''), layer = layer }
+    end
+  end
+  return list
+end
+
+local function last_part(name) return name:match '[^.]+$' end
+
+local function targets_of(model, targets)
+  local layers, chosen = layers_of(model), {}
+  local known = {}
+  for _, one in ipairs(layers) do
+    known[#known + 1] = last_part(one.name)
+    if one.hf then known[#known + 1] = last_part(one.hf) end
+  end
+  for _, target in ipairs(targets) do
+    local found = false
+    for _, one in ipairs(layers) do
+      if matches(target, one.name) or one.hf and matches(target, one.hf) then
+        found, chosen[one] = true, true
+      end
+    end
+    if not found then
+      raise("lora.add: no linear map of the model is called '%s'%s", tostring(target),
+            suggest(tostring(target), known))
+    end
+  end
+  local list = {}
+  for _, one in ipairs(layers) do
+    if chosen[one] then list[#list + 1] = one end
+  end
+  return list
+end
+
+-- ---- adapters ----
+
+-- Gives a layer an adapter of zeros; what ranks share of the weight they share of this too.
+local function attach(layer, rank, scale)
+  local outputs, inputs = layer.weight:size()
+  local like = { dtype = layer.weight:dtype(), device = layer.weight:device() }
+  layer.lora_scale = scale
+  layer.lora_a = nn.parameter(core.zeros({ rank, inputs }, like))
+  layer.lora_b = nn.parameter(core.zeros({ outputs, rank }, like))
+  local part = weight_parts.of(layer, 'weight')
+  if part then
+    local parallel = {}
+    for field, known in pairs(layer.parallel) do parallel[field] = known end
+    parallel[part.dim == 1 and 'lora_b' or 'lora_a'] = part
+    layer.parallel = parallel
+  end
+end
+
+-- What an adapter begins with depends on the seed and its name alone.
+local function draw(name, layer, seed)
+  local before, next_key = core.random_state()
+  core.no_grad(function()
+    local part, mine = weight_parts.of(layer, 'lora_a'), layer.lora_a
+    local all = core.zeros(weight_parts.shape(part, mine),
+                           { dtype = mine:dtype(), device = mine:device() })
+    core.set_random_state(seed, (hash.text(name .. '.lora_a') + 1) * 2 ^ 20)
+    layer:init_parameter('lora_a', all)
+    mine:copy_(weight_parts.cut(part, all))
+    all:free()
+  end)
+  core.set_random_state(before, next_key)
+end
+
+local function check_plain(caller, model)
+  if type(model) ~= 'table' or not model.named_modules then
+    raise('%s: expected a model, got a %s', caller, type(model))
+  end
+  for name, layer in model:named_modules() do
+    if layer.lora_a then
+      raise("%s: '%s' has an adapter already; ul.lora.merge makes it part of the weight", caller,
+            name)
+    end
+  end
+end
+
+local defaults = { 'wq', 'wk', 'wv', 'wo', 'gate', 'up', 'down' }
+
+--- Freezes a model and gives its linear maps adapters, which alone are trained: y = x W^T +
+--- (alpha / rank) (x A^T) B^T, with A [rank, inputs] drawn and B [outputs, rank] zero. An optimizer
+--- is made afterwards. Where ranks share a weight they share its adapter.
+---   rank      8
+---   alpha     16
+---   targets   parts of names, as 'wq' or 'layers.*.attention', also those of checkpoints
+---             ('q_proj'); all linear maps of the layers where it is left out
+---   seed      1
+---@param model table
+---@param given { rank: integer?, alpha: number?, targets: string[]?, seed: integer? }?
+---@return table model
+function lora.add(model, given)
+  local how = options.read('lora.add', given, {
+    rank = 8, alpha = 16, targets = defaults, seed = 1,
+  })
+  check_plain('lora.add', model)
+  if how.rank < 1 or how.rank ~= math.floor(how.rank) then
+    raise('lora.add: rank must be a whole number from 1 on, got %g', how.rank)
+  end
+  local list = targets_of(model, how.targets)
+  model:freeze()
+  for _, one in ipairs(list) do
+    attach(one.layer, how.rank, how.alpha / how.rank)
+    draw(one.name, one.layer, how.seed)
+  end
+  return model
+end
+
+-- The layers that have adapters.
+local function adapted(caller, model)
+  local list = {}
+  for _, one in ipairs(layers_of(model)) do
+    if one.layer.lora_a then list[#list + 1] = one end
+  end
+  if #list == 0 then raise('%s: the model has no adapters', caller) end
+  return list
+end
+
+--- Makes the adapters part of the weights that they adapt, which stay frozen, and removes them.
+---@param model table
+---@return table model
+function lora.merge(model)
+  for _, one in ipairs(adapted('lora.merge', model)) do
+    local layer = one.layer
+    core.no_grad(core.scope, function() layer.weight:copy_(adapter.merged(layer)) end)
+    layer.lora_a, layer.lora_b, layer.lora_scale = nil, nil, nil
+  end
+  return model
+end
+
+-- ---- files ----
+
+local function config_text(model, list)
+  local seen, targets = {}, {}
+  for _, one in ipairs(list) do
+    local target = last_part(one.hf or one.name)
+    if not seen[target] then targets[#targets + 1] = target end
+    seen[target] = true
+  end
+  table.sort(targets)
+  local rank = list[1].layer.lora_a:size(1)
+  return json.encode({
+    peft_type = 'LORA', task_type = 'CAUSAL_LM', inference_mode = true, r = rank,
+    lora_alpha = list[1].layer.lora_scale * rank, lora_dropout = 0, bias = 'none',
+    base_model_name_or_path = model.source or json.null, target_modules = targets,
+    fan_in_fan_out = false, init_lora_weights = true, use_rslora = false, use_dora = false,
+    modules_to_save = json.null, layers_to_transform = json.null, layers_pattern = json.null,
+  }, { indent = 2 }) .. '\n'
+end
+
+local function tensors_of(list, first)
+  local found = {}
+  for _, one in ipairs(list) do
+    for _, field in ipairs { 'lora_a', 'lora_b' } do
+      local part = weight_parts.of(one.layer, field)
+      local tensor = whole.gather { tensor = one.layer[field], part = part }
+      local name = ('%s%s.lora_%s.weight'):format(PREFIX, one.hf or one.name,
+                                                  field:sub(-1):upper())
+      if first then
+        local dtype = tensor:dtype() == 'bf16' and 'bf16' or 'f32'
+        found[name] = tensor:detach():to { dtype = dtype, device = 'cpu' }
+      end
+    end
+  end
+  return found
+end
+
+--- Saves the adapters of a model alone, as PEFT does: adapter_config.json and
+--- adapter_model.safetensors, and the tokenizer's files. The folder is whole or not there. All
+--- ranks of the model's mesh call it together. ul.hf.save saves the whole model, with the adapters
+--- as part of its weights.
+---@param folder string
+---@param model table
+---@param tok Tokenizer|table|nil that of the model where it is left out
+function lora.save(folder, model, tok)
+  local list, group = adapted('lora.save', model), place.group_of(model)
+  local function is_own(name) return name == CONFIG or name == TENSORS end
+  local tensors = core.no_grad(tensors_of, list, agree.is_first(group))
+  place.write(folder, group, 'lora.save', { bytes = 0, is_own = is_own }, function(path, together)
+    together(function()
+      place.must(core.file_write(path .. '/' .. CONFIG, config_text(model, list)))
+      safetensors.save(path .. '/' .. TENSORS, tensors, { metadata = { format = 'pt' } })
+      place.copy_tokenizer(tok or model.tokenizer, path)
+    end)
+  end)
+end
+
+-- Refuses what an adapter_config.json asks for and is not computed.
+local function check_config(path, values)
+  local function only(name, allowed)
+    local value = values[name]
+    if value == nil or value == json.null or value == allowed then return end
+    if type(value) == 'table' and next(value) == nil then return end
+    refuse('%s: %s = %s is not computed', path, name, json.encode(value))
+  end
+  if values.peft_type ~= 'LORA' then
+    refuse("%s: peft_type is %s, and 'LORA' alone is computed", path,
+           json.encode(values.peft_type or json.null))
+  end
+  if values.bias ~= 'none' then only('bias', nil) end
+  only('use_dora', false)
+  only('fan_in_fan_out', false)
+  for _, name in ipairs { 'modules_to_save', 'rank_pattern', 'alpha_pattern', 'lora_bias',
+                          'trainable_token_indices', 'layer_replication', 'target_parameters' } do
+    only(name, false)
+  end
+  for _, name in ipairs { 'r', 'lora_alpha' } do
+    if type(values[name]) ~= 'number' or values[name] <= 0 then
+      refuse('%s: %s must be a number above 0', path, name)
+    end
+  end
+  return values.use_rslora == true and values.lora_alpha / math.sqrt(values.r)
+    or values.lora_alpha / values.r
+end
+
+-- The layers by the names that PEFT has for their adapters.
+local function find_layers(model, file, path)
+  local by_name, wanted = {}, {}
+  for _, one in ipairs(layers_of(model)) do by_name[PREFIX .. (one.hf or one.name)] = one end
+  for _, name in ipairs(file:names()) do
+    local inner, which = name:match '^(.*)%.lora_([AB])%.weight$'
+    local one = inner and by_name[inner]
+    if not one then refuse("%s: '%s' has no place in the model", path, name) end
+    wanted[one] = wanted[one] or { one = one }
+    wanted[one][which] = name
+  end
+  local list = {}
+  for _, one in ipairs(layers_of(model)) do
+    local found = by_name[PREFIX .. (one.hf or one.name)]
+    local entry = wanted[found]
+    if entry then
+      if not entry.A or not entry.B then
+        refuse("%s: half of the adapter of '%s' is missing", path, one.hf or one.name)
+      end
+      list[#list + 1] = entry
+    end
+  end
+  return list
+end
+
+local function shape_text(shape) return '[' .. table.concat(shape, ', ') .. ']' end
+
+--- Freezes a model and gives it the adapters of a folder, as PEFT or ul.lora.save has written it.
+--- What is not computed exactly is refused by its name.
+---@param folder string
+---@param model table
+---@return table model
+function lora.load(folder, model)
+  check_plain('lora.load', model)
+  local path = folder .. '/' .. TENSORS
+  local values = config.read_file(folder .. '/' .. CONFIG)
+  local scale = check_config(folder .. '/' .. CONFIG, values)
+  local file, sentence = safetensors.open(path)
+  if not file then refuse('%s', sentence) end
+  local list = find_layers(model, file, path)
+  for _, entry in ipairs(list) do
+    local layer = entry.one.layer
+    for which, field in pairs { A = 'lora_a', B = 'lora_b' } do
+      local shape = weight_parts.shape(weight_parts.of(layer, 'weight'), layer.weight)
+      local wanted = which == 'A' and { values.r, shape[2] } or { shape[1], values.r }
+      if shape_text(wanted) ~= shape_text(file:shape(entry[which])) then
+        refuse("%s: '%s' is %s, and the model asks for %s", path, entry[which],
+               shape_text(file:shape(entry[which])), shape_text(wanted))
+      end
+      entry[field] = entry[which]
+    end
+  end
+  model:freeze()
+  core.no_grad(core.scope, function()
+    for _, entry in ipairs(list) do
+      local layer = entry.one.layer
+      attach(layer, values.r, scale)
+      for _, field in ipairs { 'lora_a', 'lora_b' } do
+        local mine = layer[field]
+        local all = file:get(entry[field], { device = mine:device() })
+        mine:copy_(weight_parts.cut(weight_parts.of(layer, field), all))
+      end
+    end
+  end)
+  file:close()
+  return model
+end
+
+return lora
