@@ -190,6 +190,21 @@ describe('tokenizer', function()
     end
   end)
 
+  it('takes a word for a token only where it is a word', function()
+    -- a token that no merges make, spelled as files spell its bytes
+    local two = '\228\184\173\230\150\135'
+    local model = ul.json.decode(made(small.variant 'llama3')).model
+    model.vocab['\195\164\194\184\197\131\195\166\196\184\196\169'] = 5000
+    local tok = load('llama3', { model = model })
+    for _ = 1, 2 do -- the second time, they have been seen
+      assert.same({ 5000 }, tok:encode(two))
+      for _, text in ipairs { two .. '\229\155\189', '\229\155\189' .. two, two .. 'a' } do
+        for _, id in ipairs(tok:encode(text)) do assert.is_true(id < 5000) end
+        assert.equal(text, tok:decode(tok:encode(text)))
+      end
+    end
+  end)
+
   it('tells tokens by id and name', function()
     local tok = load 'first'
     assert.same({ '<s>', true }, { tok:token(1) })

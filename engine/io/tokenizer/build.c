@@ -215,33 +215,32 @@ static int place_tokens(ul__vocabulary *v, const ul__builder *b)
     return UL_OK;
 }
 
-/* Whether a space is only ever the first of a token's characters, or follows spaces: then text may
- * be cut before each space that follows something else, and no merge is lost.
+/* What tokens have side by side. Bytes that SentencePiece's tokens are spelled in have no
+ * characters: where these merge, nothing is known.
  */
-static int spaces_lead(const ul__builder *b)
+static void place_spans(ul__vocabulary *v, const ul__builder *b)
 {
-    for (int64_t k = 0; k < b->n_tokens; k++) {
-        const char *text = b->text + b->tokens[k].at;
-        if (!is_text(&b->tokens[k])) continue;
-        int other = 0;
-        for (uint32_t i = 0; i < b->tokens[k].length; i++) {
-            int mark = i + 3 <= b->tokens[k].length && memcmp(text + i, UL__MARK, 3) == 0;
-            if (mark && other) return 0;
-            if (mark)
-                i += 2;
-            else
-                other = 1;
-        }
-    }
-    return 1;
+    memset((char *)v + v->spans_at, 0, (v->span_mask + 1ull) * sizeof(uint64_t));
+    for (int64_t k = 0; k < b->n_tokens; k++)
+        if (is_text(&b->tokens[k]))
+            ul__set_spans(v, (const uint8_t *)b->text + b->tokens[k].at, b->tokens[k].length);
+    v->cuts = 1;
+    for (int64_t k = 0; k < b->n_merges; k++)
+        if ((ul__tokens(v)[b->merges[k].left].flags | ul__tokens(v)[b->merges[k].right].flags) &
+            UL__TOKEN_BYTE)
+            v->cuts = 0;
 }
 
 /* Sizes and places of all parts. */
 static int lay_out(ul__vocabulary *v, const ul__builder *b)
 {
     uint64_t at = sizeof *v;
+    int64_t spans = 0;
     for (int64_t k = 0; k < b->n_tokens; k++) {
         if (b->tokens[k].id >= v->n_tokens) v->n_tokens = b->tokens[k].id + 1;
+        if (is_text(&b->tokens[k]))
+            spans +=
+                ul__count_spans(v, (const uint8_t *)b->text + b->tokens[k].at, b->tokens[k].length);
         v->n_added += (b->tokens[k].flags & UL__TOKEN_ADDED) != 0;
         v->plain_added |=
             (b->tokens[k].flags & (UL__TOKEN_ADDED | UL__TOKEN_SPECIAL)) == UL__TOKEN_ADDED;
@@ -251,10 +250,12 @@ static int lay_out(ul__vocabulary *v, const ul__builder *b)
                (long long)b->text_bytes);
     v->word_mask = (uint32_t)mask_for(b->n_tokens);
     v->merge_mask = (uint32_t)mask_for(b->n_merges);
+    v->span_mask = (uint32_t)mask_for(spans / 8); /* 64 bits each */
     v->text_bytes = (uint64_t)b->text_bytes;
     v->merges_at = (at + 63) & ~(uint64_t)63;
     v->filter_at = v->merges_at + (v->merge_mask + 1ull) * sizeof(ul__merge);
-    v->words_at = v->filter_at + (v->merge_mask + 1ull) / 2;
+    v->spans_at = v->filter_at + (v->merge_mask + 1ull) / 2;
+    v->words_at = v->spans_at + (v->span_mask + 1ull) * sizeof(uint64_t);
     v->tokens_at = v->words_at + (v->word_mask + 1ull) * sizeof(uint32_t);
     v->added_at = v->tokens_at + v->n_tokens * sizeof(ul__token);
     v->text_at = v->added_at + v->n_added * sizeof(uint32_t);
@@ -274,13 +275,13 @@ static int check_ids(const ul__builder *b, const ul__vocabulary *v, const int32_
 int ul__build_end(ul__vocabulary **out, ul__builder *b)
 {
     UL_TRY(lay_out(&b->v, b));
-    if (b->v.words == UL__WORDS_RUN && !spaces_lead(b)) b->v.words = UL__WORDS_NONE;
     ul__vocabulary *v = ul__alloc(b->v.bytes);
     UL_REQUIRE(v, UL_ENOMEM, "%s: out of memory", b->path);
     *v = b->v;
     place_merges(v, b);
     memcpy((char *)v + v->text_at, b->text, v->text_bytes);
     int rc = place_tokens(v, b);
+    if (rc == UL_OK) place_spans(v, b);
     if (rc == UL_OK) rc = check_ids(b, v, v->before, v->n_before);
     if (rc == UL_OK) rc = check_ids(b, v, v->after, v->n_after);
     if (rc == UL_OK) rc = sort_added(b, (uint32_t *)((char *)v + v->added_at));

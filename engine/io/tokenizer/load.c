@@ -10,7 +10,7 @@
 enum { WORTH_CACHING = 1 << 20 };
 static const int64_t LARGEST_FILE = 1 << 30;
 /* Another layout of ul__vocabulary, or another meaning of a file, is another number. */
-static const char magic[16] = "ulysses tok 002";
+static const char magic[16] = "ulysses tok 003";
 
 /* ---- files ---- */
 

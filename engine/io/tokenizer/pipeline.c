@@ -99,7 +99,6 @@ static int normalizer(ul__builder *b, const steps *s)
     if (s->n == 0) return UL_OK;
     b->v.split = UL__SPLIT_SPACES;
     b->v.prepend = prepend ? UL__PREPEND_ALWAYS : UL__PREPEND_NEVER;
-    b->v.words = UL__WORDS_RUN;
     return UL_OK;
 }
 
@@ -154,7 +153,7 @@ static int metaspace(ul__builder *b, const steps *s)
     if (strcmp(text_of(step, "replacement"), UL__MARK) != 0) return odd(b, s, 0, "replacement");
     if (!*scheme) scheme = is_flag(step, "add_prefix_space", 1, 1) ? "always" : "never";
     b->v.split = UL__SPLIT_SPACES;
-    b->v.words = is_flag(step, "split", 1, 1) ? UL__WORDS_EACH : UL__WORDS_RUN;
+    b->v.cut_marks = (uint32_t)is_flag(step, "split", 1, 1);
     if (strcmp(scheme, "first") == 0)
         b->v.prepend = UL__PREPEND_FIRST;
     else if (strcmp(scheme, "always") == 0)

@@ -160,7 +160,6 @@ static int apply(ul__builder *b, const settings *s)
     UL_REQUIRE(!s->folds, UL_EIO, "%s: remove_extra_whitespaces is not supported", b->path);
     UL_REQUIRE(s->escapes, UL_EIO, "%s: escape_whitespaces = false is not supported", b->path);
     b->v.split = UL__SPLIT_SPACES;
-    b->v.words = UL__WORDS_RUN;
     b->v.prepend = s->prefix ? UL__PREPEND_ALWAYS : UL__PREPEND_NEVER;
     b->v.strip = s->prefix != 0;
     int64_t ids[] = {s->bos, s->eos, s->padding};

@@ -36,9 +36,6 @@ typedef enum ul__prepend {
     UL__PREPEND_ALWAYS, /* the same, whatever it begins with */
 } ul__prepend;
 
-/* Where U+2581 begins a new word. */
-typedef enum ul__words { UL__WORDS_NONE, UL__WORDS_RUN, UL__WORDS_EACH } ul__words;
-
 typedef struct ul__token {
     uint32_t at; /* of its bytes */
     uint16_t length;
@@ -66,19 +63,22 @@ typedef struct ul__vocabulary {
     char magic[16];
     char source[40]; /* the hash of the file */
     uint64_t bytes, sum;
-    uint64_t tokens_at, text_at, words_at, merges_at, filter_at, added_at;
+    uint64_t tokens_at, text_at, words_at, merges_at, filter_at, added_at, spans_at;
     uint64_t text_bytes;
     uint32_t n_tokens; /* the highest id, plus one */
     uint32_t n_added;
-    uint32_t word_mask, merge_mask;
-    uint32_t split, prepend, words;
+    uint32_t word_mask, merge_mask, span_mask;
+    uint32_t split, prepend;
+    uint32_t cut_marks;   /* each U+2581 begins a word, whatever the merges say */
+    uint32_t cuts;        /* words may be cut where no token spans two characters: spans.c */
     uint32_t whole_words; /* a word that is a token is that token, whatever the merges say */
     uint32_t strip;       /* decoding drops a space in front */
     uint32_t plain_added; /* some added tokens are not special */
     int32_t bos, eos, unknown, padding;
     uint32_t n_before, n_after; /* the template: what bos = true puts around a text */
     int32_t before[UL__MOST_AFFIXES], after[UL__MOST_AFFIXES];
-    uint32_t byte_id[256]; /* the token of each single byte */
+    uint32_t byte_id[256];     /* the token of each single byte */
+    uint64_t ascii_spans[256]; /* for each of 128 characters those that follow it in a token */
 } ul__vocabulary;
 
 static inline const ul__token *ul__tokens(const ul__vocabulary *v)
@@ -135,6 +135,28 @@ static inline const ul__merge *ul__find_merge(const ul__vocabulary *v, uint32_t 
         if (m->left == left && m->right == right) return m;
         if (m->left == UL__NONE) return NULL;
     }
+}
+
+/* ---- spans.c ---- */
+
+enum { UL__IN_PART = 1 << 24, UL__MARK_CODE = 0x2581 };
+
+int64_t ul__count_spans(ul__vocabulary *v, const uint8_t *bytes, uint32_t n);
+void ul__set_spans(ul__vocabulary *v, const uint8_t *bytes, uint32_t n);
+
+static inline int ul__has_span(const ul__vocabulary *v, uint32_t left, uint32_t right)
+{
+    uint64_t hash = ul__hash_pair(left, right);
+    const uint64_t *spans = (const uint64_t *)((const char *)v + v->spans_at);
+    return spans[hash >> 6 & v->span_mask] >> (hash & 63) & 1;
+}
+
+/* Whether a token may have these characters side by side; spaces are ' ', not U+2581. */
+static inline int ul__spans(const ul__vocabulary *v, uint32_t left, uint32_t right)
+{
+    if (left < 0x80 && right < 0x80)
+        return v->ascii_spans[2 * left + right / 64] >> (right & 63) & 1;
+    return ul__has_span(v, left, right);
 }
 
 /* ---- build.c: what readers fill ---- */
