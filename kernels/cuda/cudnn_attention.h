@@ -59,6 +59,9 @@ bool has_deterministic_backward(int version, int capability);
 /* Whether dq is added up in f32 in memory, by blocks that each have some of the keys. */
 bool accumulates(const shape &s, int capability);
 
+/* Whether cuDNN has a backward in one order only for such heads: 256 wide, on Blackwell. */
+bool is_always_in_order(int64_t dim, int version, int capability);
+
 /* NULL, or why a shape is not for cuDNN: the rest of a sentence. What passes may still have no
  * plan.
  */

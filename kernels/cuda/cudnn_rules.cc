@@ -16,6 +16,11 @@ bool accumulates(const shape &s, int capability)
     return s.backward && (!s.deterministic || capability / 10 == 9);
 }
 
+bool is_always_in_order(int64_t dim, int version, int capability)
+{
+    return dim == 256 && capability / 10 == 10 && version >= 92300;
+}
+
 static bool is_aligned(const int64_t *stride)
 {
     return stride[0] % 8 == 0 && stride[1] % 8 == 0 && stride[2] % 8 == 0;

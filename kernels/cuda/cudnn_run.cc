@@ -23,6 +23,8 @@ static std::string version_words(int v)
            std::to_string(v % 100);
 }
 
+static int version_at_hand() { return library() ? library()->version : 0; }
+
 /* NULL, or why there is none. */
 static const char *open_device(ul_stream *s)
 {
@@ -61,7 +63,7 @@ static bool is_flat(const ul_attention_args *a)
 
 /* Documents come in other numbers and lengths with each batch, plans take seconds: one is for up to
  * twice as many documents, and up to twice as long ones. */
-static shape shape_of(const ul_attention_args *a, int backward)
+static shape shape_of(ul_stream *stream, const ul_attention_args *a, int backward)
 {
     shape s = {};
     s.ragged = is_ragged(a);
@@ -82,7 +84,9 @@ static shape shape_of(const ul_attention_args *a, int backward)
     s.causal = a->causal != 0;
     s.window = a->window > 0 && a->window < a->k_tokens;
     s.backward = backward;
-    s.deterministic = backward && !a->any_order;
+    s.deterministic =
+        backward && (!a->any_order ||
+                     is_always_in_order(s.dim, version_at_hand(), ul_cudnn_capability(stream)));
     return s;
 }
 
@@ -98,7 +102,9 @@ static const char *unsuited_call(const ul_attention_args *a)
 
 /* ---- plans ---- */
 
-static std::map<shape, std::unique_ptr<graph>> plans;
+/* Never destroyed: when a process ends, cuDNN may have ended before. */
+static std::map<shape, std::unique_ptr<graph>> &plans =
+    *new std::map<shape, std::unique_ptr<graph>>;
 
 /* What backward needs of memory must not grow with the square of the tokens. */
 static int64_t most_workspace(const shape &s)
@@ -122,7 +128,7 @@ static graph *choose(ul_stream *s, const ul_attention_args *a, int backward, std
 {
     const char *reason = unsuited_call(a);
     if (!reason) reason = open_device(s);
-    shape x = shape_of(a, backward);
+    shape x = shape_of(s, a, backward);
     if (!reason) reason = unsuited(x, library()->version, ul_cudnn_capability(s));
     if (!reason && x.deterministic &&
         !has_deterministic_backward(library()->version, ul_cudnn_capability(s)))
@@ -208,7 +214,7 @@ int ul_cudnn_work(ul_stream *s, int64_t *bytes, const ul_attention_args *a, int 
 {
     std::string why;
     graph *g = choose(s, a, backward, why);
-    *bytes = g ? lay_out(s, *g, shape_of(a, backward), a).bytes : 0;
+    *bytes = g ? lay_out(s, *g, shape_of(s, a, backward), a).bytes : 0;
     return !g && is_asked_for(a) ? refuse(a, backward, why) : 0;
 }
 
@@ -290,7 +296,7 @@ int ul_cudnn_attention(ul_stream *s, void *o, void *lse, const void *q, const vo
     graph *g = choose(s, a, 0, why);
     const char *wrong = misplaced({q, k, v, o});
     if (!g || wrong) return decline(a, 0, g ? wrong : why, true);
-    shape x = shape_of(a, 0);
+    shape x = shape_of(s, a, 0);
     layout l = lay_out(s, *g, x, a);
     char *work = (char *)memory;
     void *rows = x.ragged ? work + l.at[LSE] : lse;
@@ -328,7 +334,7 @@ int ul_cudnn_attention_backward(ul_stream *s, ul_grad dq, ul_grad dk, ul_grad dv
     graph *g = choose(s, a, 1, why);
     wrong = misplaced({q, k, v, o, d_o, dq.data, dk.data, dv.data});
     if (!g || wrong) return decline(a, 1, g ? wrong : why, true);
-    shape x = shape_of(a, 1);
+    shape x = shape_of(s, a, 1);
     layout l = lay_out(s, *g, x, a);
     char *work = (char *)memory;
     const void *rows = x.ragged ? work + l.at[LSE] : lse;

@@ -90,7 +90,9 @@ static int finalize(descriptor d)
 /* One configuration, of engine 77. */
 static int propose(descriptor heuristics, descriptor config)
 {
-    descriptor engine = new opaque{BACKEND_ENGINE_DESCRIPTOR, false, {}}; /* lives on */
+    static std::vector<descriptor> &engines = *new std::vector<descriptor>; /* live on */
+    descriptor engine = new opaque{BACKEND_ENGINE_DESCRIPTOR, false, {}};
+    engines.push_back(engine);
     descriptor graph = heuristics->link(ATTR_ENGINEHEUR_OPERATION_GRAPH);
     const int64_t number = 77;
     set(engine, ATTR_ENGINE_OPERATION_GRAPH, TYPE_BACKEND_DESCRIPTOR, 1, &graph);

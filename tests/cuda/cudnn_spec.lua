@@ -53,6 +53,10 @@ describe('attention by cuDNN', function()
     pending('its stand-in is not built')
     return
   end
+  if os.getenv 'CUEMU_ORDER' == 'random' then
+    pending('has no two threads that meet: one order is enough')
+    return
+  end
 
   local ways = {
     { 'in any order', {}, 'any_order', 'backward: 14 calls by cuDNN, engine 77' },

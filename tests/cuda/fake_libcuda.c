@@ -92,3 +92,9 @@ WITHOUT_A_GPU(cuLinkCreate)
 WITHOUT_A_GPU(cuLinkDestroy)
 WITHOUT_A_GPU(cuOccupancyMaxPotentialClusterSize)
 WITHOUT_A_GPU(cuStreamGetCtx)
+WITHOUT_A_GPU(cuKernelGetFunction) /* cuDNN 9.25 */
+WITHOUT_A_GPU(cuModuleGetFunction) /* cuDNN 9.28 */
+WITHOUT_A_GPU(cuModuleLoadData)
+WITHOUT_A_GPU(cuModuleUnload)
+WITHOUT_A_GPU(cuTensorMapEncodeIm2col)
+WITHOUT_A_GPU(cuTensorMapEncodeTiled)
