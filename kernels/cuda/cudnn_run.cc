@@ -90,12 +90,18 @@ static shape shape_of(ul_stream *stream, const ul_attention_args *a, int backwar
     return s;
 }
 
+/* Prompts come in all lengths, each a plan of its own. Who computes must not depend on what has run
+ * before: a run that goes on from a checkpoint gives the bits of one that was never stopped. */
+enum { FEWEST_TOKENS = 1024 };
+
 /* NULL, or why a call is not for cuDNN, whatever its shape. */
 static const char *unsuited_call(const ul_attention_args *a)
 {
     if (a->backend == UL_ATTENTION_NATIVE) return "the native one was asked for";
     if (a->partial || a->row_tokens) return "keys that go round a ring come in parts";
     if (!a->grouped) return "kv_head is no equal share of heads";
+    if (a->backend == UL_ATTENTION_AUTO && a->k_tokens < FEWEST_TOKENS)
+        return "rows of under 1024 tokens do not repay the seconds that a plan takes";
     if (is_ragged(a) && !is_flat(a)) return "rows of the batch do not follow each other";
     return nullptr;
 }

@@ -26,22 +26,22 @@ local function with_fake(env)
 end
 
 -- What one call of attention comes to: forward and backward, the error or the report.
-local function attempt(env, backend, heads, dim, before)
+local function attempt(env, backend, heads, dim, before, tokens)
   local file = os.tmpname()
   local f = assert(io.open(file, 'w'))
   f:write(([[
     local ul = require 'ulysses'
     ul.attention_backend '%s'
     %s
-    local function x(n) return ul.randn(1, 24, n, %d):to 'bf16':to 'cuda':requires_grad_() end
-    local q, k, v = x(%d), x(2), x(2)
+    local function x(n) return ul.randn(1, %d, n, %d):to 'bf16':to 'cuda':requires_grad_() end
+    local q, k, v = x(%d), x(1), x(1)
     local ok, why = pcall(function()
       local y = ul.F.attention(q, k, v, { causal = true })
       ul.backward({ y }, { ul.ones_like(y:detach()) })
     end)
     if not ok then print(why) end
     print(ul.attention_report())
-  ]]):format(backend, before or '', dim, heads))
+  ]]):format(backend, before or '', tokens or 24, dim, heads))
   f:close()
   local text = output(env, 'luajit ' .. file)
   os.remove(file)
@@ -82,13 +82,15 @@ describe('attention by cuDNN', function()
   end
 
   it('runs forward only, where backward would not be in one order', function()
-    says(attempt(with_fake {}, 'auto', 4, 64), 'forward: 1 call by cuDNN, engine 77',
+    says(attempt(with_fake {}, 'auto', 1, 8, nil, 1024), 'forward: 1 call by cuDNN, engine 77',
          'backward: 1 call by our own kernel: its backward adds in any order, or needs memory '
            .. 'quadratic in the tokens, on this GPU with this version')
-    says(attempt(with_fake {}, 'auto', 4, 64, 'ul.deterministic(false)'),
+    says(attempt(with_fake {}, 'auto', 1, 8, 'ul.deterministic(false)', 1024),
          'backward: 1 call by cuDNN')
     says(attempt(with_fake {}, 'native', 4, 64),
          'forward: 1 call by our own kernel: the native one was asked for')
+    says(attempt(with_fake {}, 'auto', 4, 64),
+         'forward: 1 call by our own kernel: rows of under 1024 tokens do not repay')
   end)
 
   it('refuses a backward in one order that is asked for, and says what helps', function()
@@ -103,7 +105,7 @@ describe('attention by cuDNN', function()
            .. '(head size 100, cuDNN 9.19.0)')
     says(attempt(with_fake {}, 'cudnn', 4, 256),
          'but no engine of cuDNN takes this shape (head size 256')
-    says(attempt(with_fake {}, 'auto', 4, 256),
+    says(attempt(with_fake {}, 'auto', 1, 200, nil, 1024),
          'forward: 1 call by our own kernel: no engine of cuDNN takes this shape')
     says(attempt(with_fake {}, 'cudnn', 4, 264), 'but the head size is over 256')
   end)
@@ -111,7 +113,7 @@ describe('attention by cuDNN', function()
   it('says that the library is too old, or can not use the device', function()
     says(attempt(with_fake { FAKE_CUDNN_VERSION = 91001 }, 'cudnn', 4, 64),
          'but libcudnn.so.9 is 9.10.1, and 9.10.2 or newer is needed (head size 64)')
-    says(attempt(with_fake { FAKE_CUDNN_VERSION = 91001 }, 'auto', 4, 64), 'no cuDNN',
+    says(attempt(with_fake { FAKE_CUDNN_VERSION = 91001 }, 'auto', 1, 8, nil, 1024), 'no cuDNN',
          'forward: 1 call by our own kernel: libcudnn.so.9 is 9.10.1')
     says(attempt(with_fake { FAKE_CUDNN_CREATE = 1001 }, 'cudnn', 4, 64),
          'but cuDNN 9.19.0 can not use this device: FAKE_BAD_PARAM')
@@ -121,7 +123,7 @@ describe('attention by cuDNN', function()
     local preload = ('%s %s'):format(os.getenv 'LD_PRELOAD' or '', fakes .. '/hide_cudnn.so')
     says(attempt({ LD_PRELOAD = preload }, 'cudnn', 4, 64),
          'but no libcudnn.so.9 in UL_CUDA_LIB_PATH (not set)')
-    says(attempt({ LD_PRELOAD = preload }, 'auto', 4, 64), 'no cuDNN',
+    says(attempt({ LD_PRELOAD = preload }, 'auto', 1, 8, nil, 1024), 'no cuDNN',
          'forward: 1 call by our own kernel: no libcudnn.so.9 in')
   end)
 
