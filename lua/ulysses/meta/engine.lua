@@ -155,9 +155,9 @@ function ul.threads(n) end
 function ul.isa(name) end
 
 --- Who computes attention of bf16 tensors on cuda. Sets that first, if a name is given. It begins
---- as 'auto': cuDNN where that is there, takes the shape, has rows of 1024 tokens or more, and gives
---- the same bits in each run; else our own kernels, and ul.attention_report() says why. 'cudnn': an
---- error where cuDNN does not take a shape. 'native': always our own kernels.
+--- as 'auto': cuDNN where that is there, takes the shape, has rows of 1024 tokens or more, and
+--- gives the same bits in each run; else our own kernels, and ul.attention_report() says why.
+--- 'cudnn': an error where cuDNN does not take a shape. 'native': always our own kernels.
 --- ```lua
 --- ul.attention_backend 'cudnn'
 --- ```
