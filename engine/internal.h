@@ -21,6 +21,12 @@ typedef struct ul_storage {
     struct ul_storage *next,
         *previous;   /* all live storages of a device, for the out-of-memory report */
     char origin[48]; /* the source line it was made for, if large */
+    /* Offsets of documents that have been found right, at so many elements from its beginning: they
+     * are read from a device once, not in each layer. n is 0 where there are none. */
+    struct {
+        uint64_t version;
+        int64_t offset, n, batch, tokens, longest;
+    } docs;
 } ul_storage;
 
 /* Where gradients of one value gather. It outlives the tensor's data: the tape holds these for the

@@ -66,8 +66,31 @@ static int check_docs_values(int64_t *longest, const int64_t *docs, int64_t n, i
     return UL_OK;
 }
 
-static int check_docs(int64_t *longest, const ul_tensor *docs, const ul_tensor *q,
-                      const ul_tensor *k, int64_t tokens)
+/* Offsets on cuda that have been found right, in the same storage; nobody writes to them there
+ * without another version. *longest: of them.
+ */
+static int were_checked(int64_t *longest, const ul_tensor *docs, int64_t batch, int64_t tokens)
+{
+    const ul_storage *s = docs->storage;
+    *longest = s->docs.longest;
+    return s->device == UL_CUDA && s->docs.n == docs->shape[0] && s->docs.version == s->version &&
+           s->docs.offset == docs->offset && s->docs.batch == batch && s->docs.tokens == tokens;
+}
+
+static void keep_checked(int64_t longest, const ul_tensor *docs, int64_t batch, int64_t tokens)
+{
+    ul_storage *s = docs->storage;
+    s->docs.version = s->version;
+    s->docs.offset = docs->offset;
+    s->docs.n = docs->shape[0];
+    s->docs.batch = batch;
+    s->docs.tokens = tokens;
+    s->docs.longest = longest;
+}
+
+/* copy: of docs, contiguous */
+static int check_docs(int64_t *longest, const ul_tensor *docs, const ul_tensor *copy,
+                      const ul_tensor *q, const ul_tensor *k, int64_t tokens)
 {
     UL_TRY(ul__check_dtype("attention", "docs", docs, UL_I64));
     UL_TRY(ul__check_device("attention", "q", q, "docs", docs));
@@ -76,12 +99,16 @@ static int check_docs(int64_t *longest, const ul_tensor *docs, const ul_tensor *
     UL_REQUIRE(q->shape[1] == k->shape[1], UL_ESHAPE,
                "attention: docs need as many queries as keys, not q %s, k %s", ul__shape(q),
                ul__shape(k));
+    int64_t batch = tokens ? q->shape[0] : 0;
+    int is_whole = ul_tensor_is_contiguous(docs);
     if (docs->storage->device == UL_META) return UL_OK;
+    if (is_whole && were_checked(longest, docs, batch, tokens)) return UL_OK;
+    *longest = 0;
     ul_tensor *values;
-    UL_TRY(ul__on_host(&values, docs));
-    int rc = check_docs_values(longest, ul__data(values), values->shape[0],
-                               tokens ? q->shape[0] : 0, tokens);
+    UL_TRY(ul__on_host(&values, copy));
+    int rc = check_docs_values(longest, ul__data(values), values->shape[0], batch, tokens);
     ul_tensor_free(values);
+    if (rc == UL_OK && is_whole) keep_checked(*longest, docs, batch, tokens);
     return rc;
 }
 
@@ -187,7 +214,8 @@ static void save_maps(ul_call *call, const ul_attention_options *options, int64_
     const ul_tensor *q = call->input[0], *k = call->input[1];
     ul_tensor *docs = NULL, *map = NULL;
     if (call->rc == UL_OK && options->docs) call->rc = ul__compact(&docs, options->docs);
-    if (call->rc == UL_OK && docs) call->rc = check_docs(&call->i[LONGEST], docs, q, k, tokens);
+    if (call->rc == UL_OK && docs)
+        call->rc = check_docs(&call->i[LONGEST], options->docs, docs, q, k, tokens);
     ul__save(call, docs);
     if (call->rc == UL_OK) {
         call->i[GROUPED] = !options->kv_head;

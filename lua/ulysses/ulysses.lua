@@ -11,12 +11,17 @@ local none = options_of.none
 local known = { mesh = none, group = none, causal = none, window = none, docs = none,
                 scale = none, lengths = none, cache = none }
 
--- Which of this rank's kv heads each of its query heads reads, from 0.
+-- Which of this rank's kv heads each of its query heads reads, from 0; nil where they share them
+-- equally, in order, as attention has it by itself.
 local function kv_head(group, heads, kv_heads, device)
   local first, count = group:head_share(heads)
-  local kv_first = group:head_share(heads, kv_heads)
-  local map = {}
-  for i = 1, count do map[i] = math.floor((first + i - 2) * kv_heads / heads) - (kv_first - 1) end
+  local kv_first, kv_count = group:head_share(heads, kv_heads)
+  local map, is_plain = {}, kv_count > 0 and count % kv_count == 0
+  for i = 1, count do
+    map[i] = math.floor((first + i - 2) * kv_heads / heads) - (kv_first - 1)
+    is_plain = is_plain and map[i] == math.floor((i - 1) * kv_count / count)
+  end
+  if is_plain then return nil end
   if count == 0 then return core.zeros({ 0 }, { dtype = 'i32', device = device }) end
   return core.tensor(map, { dtype = 'i32', device = device })
 end
