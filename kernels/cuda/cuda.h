@@ -49,6 +49,7 @@ struct ul_stream {
     int64_t scratch_bytes;
     int processors; /* SMs */
     int capability; /* 90: Hopper */
+    int64_t device_bytes;
 };
 
 /* backend.cu: what a kernel returns. Keeps the sentence of a launch that has failed. */

@@ -8,6 +8,7 @@
 
 void *ul_cudnn_stream(ul_stream *s) { return (void *)s->stream; }
 int ul_cudnn_capability(const ul_stream *s) { return s->capability; }
+int64_t ul_cudnn_memory(const ul_stream *s) { return s->device_bytes; }
 int ul_cudnn_fail(const char *sentence) { return ul_cuda_fail(sentence); }
 
 struct docs_body {

@@ -112,22 +112,33 @@ static const char *unsuited_call(const ul_attention_args *a)
 static std::map<shape, std::unique_ptr<graph>> &plans =
     *new std::map<shape, std::unique_ptr<graph>>;
 
-/* What backward needs of memory must not grow with the square of the tokens. */
-static int64_t most_workspace(const shape &s)
-{
-    return 24 * s.batch * s.q_tokens * s.heads * s.dim + ((int64_t)64 << 20);
-}
-
 static graph *plan_for(ul_stream *s, const shape &x)
 {
     std::unique_ptr<graph> &g = plans[x];
     if (g) return g.get();
     g.reset(new graph(library()));
     build(*g, x, target{device, nullptr, ul_cudnn_capability(s)});
-    if (g->good() && g->workspace > most_workspace(x))
-        g->trouble = "it needs " + std::to_string(g->workspace >> 20) + " MiB of scratch memory";
     return g.get();
 }
+
+/* ---- scratch memory ---- */
+
+struct layout {
+    int64_t at[IDS], bytes;
+};
+
+static layout lay_out(ul_stream *s, const graph &g, const shape &x, const ul_attention_args *a)
+{
+    layout l;
+    l.bytes = (g.workspace + 255) / 256 * 256;
+    for (int id = 0; id < IDS; id++) {
+        l.at[id] = l.bytes;
+        l.bytes += bytes_of(x, id, a->batch * a->q_tokens, ul_cudnn_capability(s));
+    }
+    return l;
+}
+
+/* ---- who computes a call ---- */
 
 /* The plan of a call, or NULL and why not. */
 static graph *choose(ul_stream *s, const ul_attention_args *a, int backward, std::string &why)
@@ -139,11 +150,17 @@ static graph *choose(ul_stream *s, const ul_attention_args *a, int backward, std
     if (!reason && x.deterministic &&
         !has_deterministic_backward(library()->version, ul_cudnn_capability(s)))
         reason = "its backward adds in any order, or needs memory quadratic in the tokens, on this "
-                 "GPU with this version";
+                 "GPU with this version, and deterministic(false) is not set";
     graph *g = reason ? nullptr : plan_for(s, x);
     if (g && !g->good()) reason = g->trouble.c_str();
     why = reason ? reason : "";
-    return reason ? nullptr : g;
+    if (!reason && a->backend == UL_ATTENTION_AUTO) {
+        int64_t bytes = lay_out(s, *g, x, a).bytes;
+        if (bytes > ul_cudnn_memory(s) / 16)
+            why = "its " + std::to_string(bytes >> 20) +
+                  " MiB of scratch memory are over a sixteenth of the GPU's";
+    }
+    return why.empty() ? g : nullptr;
 }
 
 /* ---- what has run ---- */
@@ -188,32 +205,14 @@ static int refuse(const ul_attention_args *a, int backward, const std::string &w
                            std::to_string(a->head_dim);
     if (library()) sentence += ", cuDNN " + version_words(library()->version);
     sentence += ")";
-    if (backward && !a->any_order) sentence += "; deterministic(false) lets it add in any order";
     sentence += "; attention_backend 'auto' runs what cuDNN does not take on our own kernel";
     return ul_cudnn_fail(sentence.c_str());
 }
 
-/* Parts of a ring, and gradients that add to others, have no other way: they are no error. */
+/* Parts of a ring have no other way: they are no error. */
 static bool is_asked_for(const ul_attention_args *a)
 {
     return a->backend == UL_ATTENTION_CUDNN && !a->partial && !a->row_tokens;
-}
-
-/* ---- scratch memory ---- */
-
-struct layout {
-    int64_t at[IDS], bytes;
-};
-
-static layout lay_out(ul_stream *s, const graph &g, const shape &x, const ul_attention_args *a)
-{
-    layout l;
-    l.bytes = (g.workspace + 255) / 256 * 256;
-    for (int id = 0; id < IDS; id++) {
-        l.at[id] = l.bytes;
-        l.bytes += bytes_of(x, id, a->batch * a->q_tokens, ul_cudnn_capability(s));
-    }
-    return l;
 }
 
 int ul_cudnn_work(ul_stream *s, int64_t *bytes, const ul_attention_args *a, int backward)

@@ -30,6 +30,7 @@ int ul_cudnn_turn_rows(ul_stream *s, float *to, const float *from, const ul_atte
                        int to_tokens);
 void *ul_cudnn_stream(ul_stream *s);
 int ul_cudnn_capability(const ul_stream *s); /* 90: Hopper */
+int64_t ul_cudnn_memory(const ul_stream *s); /* bytes of the device, whether in use or not */
 /* Keeps the sentence of a failure; the result is what the caller returns. */
 int ul_cudnn_fail(const char *sentence);
 }

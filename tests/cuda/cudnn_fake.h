@@ -2,7 +2,7 @@
  * given, and runs them node by node on the CPU.
  *
  * FAKE_CUDNN_VERSION: what it says it is (91900). FAKE_CUDNN_CREATE: what cudnnCreate() returns.
- * FAKE_CUDNN_LOG: a file that gets a line for each run.
+ * FAKE_CUDNN_WORKSPACE: bytes that each plan wants.
  */
 #ifndef CUDNN_FAKE_H
 #define CUDNN_FAKE_H

@@ -93,6 +93,11 @@ describe('attention by cuDNN', function()
          'forward: 1 call by our own kernel: rows of under 1024 tokens do not repay')
   end)
 
+  it('leaves what needs much memory to our own kernel', function()
+    says(attempt(with_fake { FAKE_CUDNN_WORKSPACE = 1200000000 }, 'auto', 1, 8, nil, 1024),
+         'forward: 1 call by our own kernel: its 1144 MiB of scratch memory are over a sixteenth')
+  end)
+
   it('refuses a backward in one order that is asked for, and says what helps', function()
     says(attempt(with_fake {}, 'cudnn', 4, 64),
          'cuda: attention (backward): cuDNN was asked for, but its backward adds in any order',

@@ -174,6 +174,7 @@ struct cudaDeviceProp {
     char name[256];
     cudaUUID_t uuid;
     int major, minor, multiProcessorCount;
+    size_t totalGlobalMem;
 };
 
 static inline const char *cudaGetErrorString(cudaError_t) { return "cuemu"; }
@@ -194,6 +195,7 @@ static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int ordinal
     const char *capability = getenv("CUEMU_CAPABILITY"); /* 100: B200 */
     p->major = capability ? atoi(capability) / 10 : 9;
     p->multiProcessorCount = 2;
+    p->totalGlobalMem = (size_t)1 << 34;
     return cudaSuccess;
 }
 static inline cudaError_t cudaMemGetInfo(size_t *unused, size_t *total)
