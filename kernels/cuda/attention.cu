@@ -1,7 +1,7 @@
 /* attention.cu - flash attention, forward: tiles of scores, never the whole matrix. A block for
  * each tile of queries of a head.
  */
-#include "attention.h"
+#include "attention_flash.h"
 #include "cudnn_run.h"
 
 struct forward {
@@ -9,6 +9,7 @@ struct forward {
     void *o; /* real, or acc where partial */
     acc *lse;
     const real *q, *k, *v;
+    acc scale;
     int tile;
     int64_t q_tiles;
 };
@@ -24,7 +25,7 @@ __device__ __forceinline__ void score_tile(const forward &f, acc *s, const acc *
         if (q_first + row >= f.a.q_tokens) continue;
         key_range seen = visible_keys(&f.a, b, q_first + row);
         if (k_first + key >= seen.low && k_first + key < seen.high)
-            s[i] = (acc)f.a.scale * dot(q + row * dim, k + key * dim, dim);
+            s[i] = f.scale * dot(q + row * dim, k + key * dim, dim);
     }
 }
 
@@ -148,11 +149,13 @@ int CUDA(attention)(ul_stream *s, void *o, void *lse, const void *q, const void 
 #if UL_TYPE_IS(bf16)
     int by_cudnn = ul_cudnn_attention(s, o, lse, q, k, v, a, work);
     if (by_cudnn) return by_cudnn < 0 ? by_cudnn : 0;
+    if (a->head_dim <= FLASH_DIM) return ul_cuda_flash(s, o, (float *)lse, q, k, v, a);
 #else
     (void)work;
 #endif
     int64_t bytes;
-    forward f = {*a, o, (acc *)lse, (const real *)q, (const real *)k, (const real *)v, 0, 0};
+    forward f = {
+        *a, o, (acc *)lse, (const real *)q, (const real *)k, (const real *)v, (acc)a->scale, 0, 0};
     f.tile = tile_for(a->head_dim, 4, 1, &bytes);
     f.q_tiles = ceil_div(a->q_tokens, f.tile);
     int64_t blocks = f.q_tiles * a->n_heads * a->batch;

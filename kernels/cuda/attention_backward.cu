@@ -10,6 +10,7 @@ struct backward {
     const real *d_o, *o, *q, *k, *v;
     const acc *lse;
     acc *delta; /* [B, H, Tq]: sum over D of do o */
+    acc scale;
     int tile;
     int64_t q_tiles, k_tiles;
 };
@@ -62,10 +63,10 @@ __device__ __forceinline__ void slope_tile(const backward &f, acc *p, acc *ds, c
         if (x.q_first + row < a.q_tokens) {
             key_range seen = visible_keys(&a, x.b, x.q_first + row);
             if (x.k_first + key >= seen.low && x.k_first + key < seen.high) {
-                acc score = (acc)a.scale * dot(x.q + row * dim, x.k + key * dim, dim);
+                acc score = f.scale * dot(x.q + row * dim, x.k + key * dim, dim);
                 share = exp(score - f.lse[rows + row]);
                 slope = dot(x.d_o + row * dim, x.v + key * dim, dim) - f.delta[rows + row];
-                slope *= share * (acc)a.scale;
+                slope *= share * f.scale;
             }
         }
         p[i] = share;
@@ -178,6 +179,7 @@ int CUDA(attention_backward)(ul_stream *s, ul_grad dq, ul_grad dk, ul_grad dv, c
                   (const real *)v,
                   (const acc *)lse,
                   (acc *)work,
+                  (acc)a->scale,
                   0,
                   0,
                   0};

@@ -123,4 +123,8 @@ static inline uint32_t bf16_pair(float low, float high)
     return pair;
 }
 #endif
+
+/* 0 <= i < n, written out: what is indexed by i stays in registers. */
+#define UNROLLED(i, n) UL_UNROLL for (int i = 0; i < (n); i++)
+
 #endif
