@@ -119,6 +119,7 @@ local function new_model(cfg, Model)
 end
 
 function recipe.train(cfg, Model)
+  if cfg.save then ul.hf.check_folder(cfg.save) end
   local model, tokenizer = new_model(cfg, Model)
   local mesh = model.mesh
   tokenizer = tokenizer or cfg.tokenizer

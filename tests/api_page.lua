@@ -34,7 +34,7 @@ local topics = {
   { 'Data: ul.data', 'data/text', 'data/chat', 'data/sample', 'data/bytes', 'data/corpus',
     'data/rows', 'data/batch' },
   { 'Tokenizers: ul.tokenizer and ul.chat', 'tokenizer', 'chat' },
-  { 'Published models: ul.hf and ul.lora', 'hf/load', 'hf/save', 'hf/decoder', 'lora' },
+  { 'Published models: ul.hf and ul.lora', 'hf/load', 'hf/save', 'hf/init', 'hf/decoder', 'lora' },
   { 'Recipes', 'recipe/init', 'recipe/value' },
   { 'Runs', 'run', 'generate', 'cache' },
   { 'Checkpoints and files', 'checkpoint', 'safetensors', 'json' },

@@ -15,6 +15,7 @@ local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
 local safetensors = require 'ulysses.safetensors'
 local suggest = require 'ulysses.suggest'
+local tokenizer = require 'ulysses.tokenizer'
 local weight_parts = require 'ulysses.nn.weight_parts'
 local whole = require 'ulysses.checkpoint.whole'
 
@@ -212,12 +213,12 @@ end
 --- as part of its weights.
 ---@param folder string
 ---@param model table
----@param tok Tokenizer|table|nil that of the model where it is left out
+---@param tok Tokenizer|string|table|nil that of the model where it is left out
 function lora.save(folder, model, tok)
+  if type(tok) == 'string' then tok = tokenizer.resolve('lora.save', tok) end
   local list, group = adapted('lora.save', model), place.group_of(model)
-  local function is_own(name) return name == CONFIG or name == TENSORS end
   local tensors = core.no_grad(tensors_of, list, agree.is_first(group))
-  place.write(folder, group, 'lora.save', { bytes = 0, is_own = is_own }, function(path, together)
+  place.write(folder, group, 'lora.save', { bytes = 0, what = 'adapter' }, function(path, together)
     together(function()
       place.must(core.file_write(path .. '/' .. CONFIG, config_text(model, list)))
       safetensors.save(path .. '/' .. TENSORS, tensors, { metadata = { format = 'pt' } })

@@ -100,4 +100,55 @@ describe('a recipe', function()
     assert.matches('no folder with a model is named; recipes have it from model=path/to/folder\n$',
                    output)
   end)
+
+  -- A model of bytes, and questions for it.
+  local function base_model()
+    local out, list = parent .. '/base', {}
+    local cfg = llama3:configure { model = small }.model
+    ul.hf.save(out, llama3.model(cfg):init_weights { seed = 1 }, 'bytes', { settings = cfg })
+    list[1] = json.encode { prompt = ('long '):rep(30), completion = 'no' }
+    for i = 2, 30 do
+      list[i] = json.encode { prompt = ('%d and %d make '):format(i, i),
+                              completion = ('%d'):format(2 * i) }
+    end
+    models.write(parent .. '/asked.jsonl', table.concat(list, '\n'))
+    return out
+  end
+
+  -- The model that the recipe has saved, and what it has said.
+  local function finetune(base, kind, ranks)
+    local out = ('%s/tuned%d%s'):format(parent, ranks, kind:gsub('%W', ''))
+    local output, status = program.shell(([[
+      unset UL_RANK_OUTPUT; export ASAN_OPTIONS=detect_leaks=0 UL_THREADS=1 UL_COMM_TIMEOUT=20
+      $P %s recipes/finetune.lua model=%s tokenizer=bytes data=%s/asked.jsonl seq_len=40 batch=3 \
+        steps=5 lr=1e-2 warmup=1 out= dtype=f64 held_out=0.2 sp=%d save=%s %s]]):format(
+      ranks > 1 and '--ranks ' .. ranks or '', base, parent, ranks, out, kind))
+    assert.equal(0, status, output)
+    local only_adapter = not kind:find 'merge' and kind:find 'lora'
+    if only_adapter then return (ul.hf.load(base, { adapter = out })), output end
+    return (ul.hf.load(out)), output
+  end
+
+  it('teaches a model answers, with all its weights or adapters, on two ranks as on one', function()
+    if os.execute 'mpirun --version 2>/dev/null | grep -q "Open MPI"' ~= 0 then
+      return pending 'no mpirun of Open MPI'
+    end
+    local base = base_model()
+    local plain = ul.hf.load(base):state()
+    for _, kind in ipairs { '', 'lora.rank=4', 'lora.rank=4 merge=true overlong=cut' } do
+      local model, output = finetune(base, kind, 1)
+      local before, now = output:match 'held%-out loss  ([%d.]+) before, ([%d.]+) now'
+      assert.is_true(tonumber(now) < tonumber(before), output)
+      assert.matches(kind:find 'cut' and '40 tokens: 0 left out, 1 cut'
+                     or '40 tokens: 1 left out, 0 cut', output)
+      local state, changed = finetune(base, kind, 2):state(), 0
+      for name, parameter in model:named_parameters() do
+        assert.near(0, (parameter - state[name]):abs():max():item(), 1e-6, name)
+        local far = plain[name] and (parameter - plain[name]):abs():max():item() or 0
+        changed = changed + (far > 1e-4 and 1 or 0)
+      end
+      local all = #model:parameters()
+      assert.equal(kind == '' and all or kind == 'lora.rank=4' and 0 or 14, changed)
+    end
+  end)
 end)

@@ -146,6 +146,11 @@ describe('hf.save', function()
     models.write(parent .. '/out/thesis.txt', 'years of work')
     assert.equal("out: has 'thesis.txt' in it, which is no part of what is saved and would be "
                  .. 'lost; save elsewhere', refusal(parent .. '/out', model))
+    assert.error_matches(function() ul.hf.check_folder(parent .. '/out') end, 'would be lost')
+    ul.hf.check_folder(parent .. '/qwen3/')
+    assert.error_matches(function() ul.hf.check_folder(parent .. '/qwen3', 'adapter') end,
+                         "has '[%w.]+' in it")
+    ul.hf.check_folder(parent .. '/new')
     assert.equal('out/thesis.txt: is a file, not a folder',
                  refusal(parent .. '/out/thesis.txt', model))
     assert.matches('saved as f32 or bf16, not f64',

@@ -25,6 +25,17 @@ local function is_copied(name)
   return name:match '^tokenizer%.model%.v%d+$' ~= nil
 end
 
+local of_model = { ['config.json'] = true, ['generation_config.json'] = true,
+                   ['model.safetensors'] = true, ['model.safetensors.index.json'] = true }
+local of_adapter = { ['adapter_config.json'] = true, ['adapter_model.safetensors'] = true }
+
+-- Whether a file is one of those that saving writes. kind: 'model' or 'adapter'
+local function is_own(name, kind)
+  if is_copied(name) then return true end
+  if kind == 'adapter' then return of_adapter[name] end
+  return of_model[name] or name:match '^model%-%d+%-of%-%d+%.safetensors$' ~= nil
+end
+
 --- `ok`, or a refusal.
 function place.must(ok, sentence)
   if not ok then refuse('%s', sentence) end
@@ -70,18 +81,38 @@ end
 
 -- ---- the folder ----
 
--- Refuses a place where something else would be lost, and makes an empty folder to write to.
-local function begin(folder, path, about)
+-- The name of a folder that a user has given.
+local function read_name(caller, folder)
+  if type(folder) ~= 'string' or folder == '' then
+    raise('%s: expected the name of a folder, got a %s', caller, type(folder))
+  end
+  if folder:sub(1, 2) == '~/' then folder = (os.getenv 'HOME' or '~') .. folder:sub(2) end
+  return (folder:gsub('(.)/+$', '%1'))
+end
+
+-- Refuses a place where something else would be lost.
+local function check(folder, what)
   local kind = core.system.kind_of(folder)
   if kind and kind ~= 'folder' then refuse('%s: is a %s, not a folder', folder, kind) end
-  if not kind and core.system.kind_of(folder .. '.replaced') then -- see finish
-    must(core.file_rename(folder .. '.replaced', folder))
-  end
-  for _, name in ipairs(core.folder_list(folder) or {}) do
-    if not about.is_own(name) and not is_copied(name) then
+  for _, name in ipairs(kind and must(core.folder_list(folder)) or {}) do
+    if not is_own(name, what) then
       refuse("%s: has '%s' in it, which is no part of what is saved and would be lost; save "
              .. 'elsewhere', folder, name)
     end
+  end
+  return kind
+end
+
+--- Refuses what write() would refuse after all the work.
+---@param caller string
+---@param folder string
+---@param what 'model'|'adapter'
+function place.check(caller, folder, what) check(read_name(caller, folder), what) end
+
+-- Makes an empty folder to write to.
+local function begin(folder, path, about)
+  if not check(folder, about.what) and core.system.kind_of(folder .. '.replaced') then
+    must(core.file_rename(folder .. '.replaced', folder)) -- see finish
   end
   must(core.path_remove(path))
   must(core.folder_make(path))
@@ -122,14 +153,10 @@ end
 ---@param folder string
 ---@param group Group?
 ---@param caller string
----@param about { bytes: integer, is_own: fun(name: string): boolean } what may be replaced
+---@param about { bytes: integer, what: 'model'|'adapter' }
 ---@param write fun(path: string, together: fun(f: function, ...))
 function place.write(folder, group, caller, about, write)
-  if type(folder) ~= 'string' or folder == '' then
-    raise('%s: expected the name of a folder, got a %s', caller, type(folder))
-  end
-  if folder:sub(1, 2) == '~/' then folder = (os.getenv 'HOME' or '~') .. folder:sub(2) end
-  folder = folder:gsub('(.)/+$', '%1')
+  folder = read_name(caller, folder)
   local path = folder .. '.saving'
   local function together(f, ...)
     agree.first(group, caller, function(...)

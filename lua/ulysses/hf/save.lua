@@ -17,13 +17,6 @@ local must = place.must
 local BYTES = { f32 = 4, bf16 = 2 }
 local GB = 1000 ^ 3
 
-local own = { ['config.json'] = true, ['generation_config.json'] = true,
-              ['model.safetensors'] = true, ['model.safetensors.index.json'] = true }
-
-local function is_own(name)
-  return own[name] or name:match '^model%-%d+%-of%-%d+%.safetensors$' ~= nil
-end
-
 -- ---- tensors ----
 
 -- The parameters that a checkpoint has: adapters go into the weights that they adapt.
@@ -103,7 +96,7 @@ local function save(folder, model, tok, read, group)
   local shards, bytes = plan(model, read.dtype, read.shard), 0
   for _, shard in ipairs(shards) do bytes = bytes + shard.bytes end
   local text = config_text(model, read.dtype, tok, read)
-  place.write(folder, group, 'hf.save', { bytes = bytes, is_own = is_own }, function(path, together)
+  place.write(folder, group, 'hf.save', { bytes = bytes, what = 'model' }, function(path, together)
     for _, shard in ipairs(shards) do
       core.no_grad(core.scope, function()
         local tensors = tensors_of(shard, read.dtype, agree.is_first(group))
@@ -138,9 +131,7 @@ return function(folder, model, tok, given)
     dtype = options.none, shard = 5 * GB, settings = options.none, config = options.none,
     max_tokens = options.none,
   })
-  if type(folder) ~= 'string' or folder == '' then
-    raise('hf.save: expected the name of a folder, got a %s', type(folder))
-  elseif type(model) ~= 'table' or not model.named_parameters then
+  if type(model) ~= 'table' or not model.named_parameters then
     raise('hf.save: expected a model, got a %s', type(model))
   end
   if not read.dtype then

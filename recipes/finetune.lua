@@ -1,0 +1,103 @@
+-- finetune.lua - a model that was downloaded learns answers, or a text: all its weights, or LoRA
+-- adapters beside them.
+--
+--   ulysses-lua recipes/finetune.lua model=path/to/folder data=chats.jsonl
+--   ulysses-lua recipes/finetune.lua model=path/to/folder data=chats.jsonl lora.rank=16 lr=2e-4
+--   ulysses-lua --ranks 8 recipes/finetune.lua model=path/to/folder data=book.txt sp=8 seq_len=128K
+local ul = require 'ulysses'
+
+local recipe = ul.recipe 'finetune' {
+  model = ul.none 'string',        -- a folder as downloaded, or one that hf.save has written
+  tokenizer = ul.none 'string',    -- its folder, or 'bytes'; without: that of the model
+  data = ul.none 'string',         -- .jsonl: messages, or prompt and completion; else plain text
+  family = ul.none 'string',       -- of conversations, where the tokenizer does not tell it
+  learn = 'all',                   -- answers of a conversation that are learned; or 'last'
+  overlong = 'drop',               -- examples longer than a row; 'cut' them, or 'refuse'
+  held_out = 0.05,                 -- the share of the data, at its end, kept for the test; 0: none
+  seq_len = 2048, batch = 8,       -- tokens in a row; rows in a step
+  accumulate = 1,                  -- parts that a step is done in, to save memory
+  recompute = true,                -- backward computes layers again: less memory, a third more time
+  sp = 1,                          -- ranks that share each sequence (--ranks); others share rows
+  ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
+  tp = 1,                          -- ranks that share each weight and the tokens of an sp rank
+  lora = { rank = 0,               -- of the adapters; 0: there are none, all weights are trained
+           alpha = 16,
+           targets = {} },         -- wq,wv: maps that get one; none named: all
+  epochs = 3,                      -- times that all data is seen
+  steps = ul.none 'integer',       -- instead of these
+  lr = 1e-5,                       -- for adapters 10 to 20 times that
+  warmup = 10,                     -- steps in which lr rises; then it falls to a tenth
+  clip = 1.0, weight_decay = 0.0,
+  dtype = ul.none 'string',        -- of the weights; without: that of the folder
+  seed = 1,
+  out = 'runs/finetune',           -- where the run is kept and resumed; '' keeps nothing
+  save = 'runs/finetune/model',    -- a folder for the model at the end, which Transformers loads
+  save_every = 100, keep = 1,      -- steps between checkpoints; how many stay
+  merge = false,                   -- adapters become part of the model that is saved
+  log_every = 1, tensorboard = false,
+}
+
+-- The tokens to learn from, and those to test with, where there are any.
+local function read_data(cfg, tokenizer)
+  local corpus
+  if (cfg.data or ''):find '%.jsonl' then
+    corpus = ul.data.chat(cfg.data):tokenize(tokenizer, { family = cfg.family, loss = cfg.learn })
+  else
+    corpus = ul.data.read(cfg.data or ''):tokenize(tokenizer)
+  end
+  if cfg.held_out == 0 then return corpus end
+  return corpus:hold_out(cfg.held_out)
+end
+
+local function rows_of(cfg, corpus)
+  local rows = corpus:pack(cfg.seq_len, corpus.mask and { overlong = cfg.overlong } or nil)
+  if corpus.mask and rows.corpus.dropped + rows.corpus.cut > 0 then
+    print(('examples longer than %d tokens: %d left out, %d cut'):format(
+      cfg.seq_len, rows.corpus.dropped, rows.corpus.cut))
+  end
+  return rows
+end
+
+function recipe.train(cfg)
+  local is_adapter = cfg.lora.rank > 0 and not cfg.merge
+  if cfg.save ~= '' then ul.hf.check_folder(cfg.save, is_adapter and 'adapter' or 'model') end
+  local model, tokenizer = ul.hf.load(cfg.model, {
+    mesh = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp }, dtype = cfg.dtype,
+    recompute = cfg.recompute,
+  })
+  if cfg.lora.rank > 0 then
+    ul.lora.add(model, { rank = cfg.lora.rank, alpha = cfg.lora.alpha, seed = cfg.seed,
+                         targets = #cfg.lora.targets > 0 and cfg.lora.targets or nil })
+  end
+  local train, held_out = read_data(cfg, cfg.tokenizer or tokenizer)
+  local rows = rows_of(cfg, train)
+  local steps = cfg.steps or math.ceil(cfg.epochs * rows.n / cfg.batch)
+  local schedule = { lr = cfg.lr, warmup = math.min(cfg.warmup, steps - 1), steps = steps }
+  local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay })
+  local data = rows:shuffle { seed = cfg.seed }:batch(cfg.batch):shard(model.mesh)
+  local run = ul.run { dir = cfg.out, config = cfg, model = model, optim = optim, data = data,
+                       keep = cfg.keep, log_every = cfg.log_every, tensorboard = cfg.tensorboard }
+  local test = held_out and rows_of(cfg, held_out):batch(cfg.batch)
+  local before = test and run:eval(test)
+  for step, batch in run:steps(steps) do -- resumes by itself
+    optim.lr = ul.optim.cosine(step, schedule)
+    for micro in batch:micros(cfg.accumulate) do model(micro):backward() end
+    local norm = optim:clip(cfg.clip)
+    optim:step()
+    run:log { grad_norm = norm, lr = optim.lr }
+    if step % cfg.save_every == 0 then run:save() end
+  end
+  if run.on_meta then return model, run end
+  if test then print(('held-out loss  %.4f before, %.4f now'):format(before, run:eval(test))) end
+  if run.dir then print('the report: ' .. run:report()) end
+  if cfg.save == '' then return model, run end
+  if is_adapter then
+    ul.lora.save(cfg.save, model, cfg.tokenizer or tokenizer)
+  else
+    ul.hf.save(cfg.save, model, cfg.tokenizer or tokenizer)
+  end
+  print('saved: ' .. cfg.save)
+  return model, run
+end
+
+return recipe:main()
