@@ -29,8 +29,7 @@ static bool is_aligned(const int64_t *stride)
 static const char *unsuited_ragged(const shape &s, int version, int capability)
 {
     int is_small = capability / 10 == 8 || capability / 10 == 12; /* engines of Ampere */
-    if (capability < 90 && version < 91801)
-        return "documents on GPUs before Hopper need cuDNN 9.18.1 or newer";
+    if (is_small && version < 91801) return "documents on this GPU need cuDNN 9.18.1 or newer";
     if (!s.backward) return nullptr;
     if (is_small) return "its backward needs much more memory for documents on this GPU";
     if (s.dim % 16 != 0) return "its backward of documents needs a head size divisible by 16";
