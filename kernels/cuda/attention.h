@@ -28,6 +28,16 @@ __device__ __forceinline__ acc dot(const acc *a, const acc *b, int64_t dim)
     return sum;
 }
 
+/* grad [at] (+)= x; of part of the keys gradients are accumulators. */
+__device__ __forceinline__ void give_to(const ul_grad &grad, int partial, int64_t at, acc x)
+{
+    acc *to = (acc *)grad.data + at;
+    if (partial)
+        *to = grad.add ? *to + x : x;
+    else
+        give((real *)grad.data + at, grad.add, x);
+}
+
 /* The largest tile of which `matrices` of [tile, D] and `squares` of [tile, tile] fit. */
 static inline int tile_for(int64_t dim, int matrices, int squares, int64_t *bytes)
 {

@@ -1,7 +1,7 @@
 /* attention_backward.cu - gradients of attention: one kernel for dq, by tiles of queries, one for
  * dk and dv, by tiles of keys. Each makes the scores again from q, k and lse.
  */
-#include "attention.h"
+#include "attention_flash.h"
 #include "cudnn_run.h"
 
 struct backward {
@@ -19,16 +19,6 @@ __device__ __forceinline__ int64_t q_at(const ul_attention_args &a, int64_t b, i
                                         int64_t head)
 {
     return b * a.q_stride[0] + row * a.q_stride[1] + head * a.q_stride[2];
-}
-
-/* grad [at] (+)= x; of part of the keys gradients are accumulators. */
-__device__ __forceinline__ void give_to(const ul_grad &grad, int partial, int64_t at, acc x)
-{
-    acc *to = (acc *)grad.data + at;
-    if (partial)
-        *to = grad.add ? *to + x : x;
-    else
-        give((real *)grad.data + at, grad.add, x);
 }
 
 KERNEL delta_kernel(backward f)
@@ -184,13 +174,17 @@ int CUDA(attention_backward)(ul_stream *s, ul_grad dq, ul_grad dk, ul_grad dv, c
                   0,
                   0};
     int64_t bytes, n = a->batch * a->n_heads * a->q_tokens;
+    if (n > 0) UL_LAUNCH(delta_kernel, grid_for(s, n, BLOCK), dim3(BLOCK), 0, s->stream, f);
+#if UL_TYPE_IS(bf16)
+    if (a->head_dim <= FLASH_DIM)
+        return ul_cuda_flash_backward(s, dq, dk, dv, d_o, f.delta, f.lse, q, k, v, a);
+#endif
     f.tile = tile_for(a->head_dim, 6, 2, &bytes);
     f.q_tiles = ceil_div(a->q_tokens, f.tile);
     f.k_tiles = ceil_div(a->k_tokens, f.tile);
     int rc = allow_shared(dq_kernel, bytes);
     if (rc == 0) rc = allow_shared(dkv_kernel, bytes);
     if (rc < 0) return rc;
-    if (n > 0) UL_LAUNCH(delta_kernel, grid_for(s, n, BLOCK), dim3(BLOCK), 0, s->stream, f);
     int64_t q_blocks = f.q_tiles * a->n_heads * a->batch;
     int64_t k_blocks = f.k_tiles * a->n_kv_heads * a->batch;
     if (dq.data && q_blocks > 0)
