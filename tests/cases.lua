@@ -97,10 +97,10 @@ function cases.is_differentiable(case)
   return not note or not_shown[note] or false
 end
 
---- The tensor of a specification: f64, or i64 for ids; contiguous.
+--- The tensor of a specification: f64, or i64 for ids; contiguous, on the default device.
 function cases.make(spec)
   local float = cases.is_float(spec)
-  local t = ul.empty(spec.shape, { dtype = float and 'f64' or 'i64' })
+  local t = ul.empty(spec.shape, { dtype = float and 'f64' or 'i64', device = 'cpu' })
   local data, k = t:data(), spec.k or 0
   local scale, offset = spec.scale or 1, spec.offset or 0
   for i = 0, t:numel() - 1 do
@@ -110,7 +110,7 @@ function cases.make(spec)
       data[i] = spec.ids and spec.ids[i + 1] or (i * 7 + math.floor(i / 5)) % spec.below
     end
   end
-  return t
+  return t:to(ul.default_device())
 end
 
 --- The same values in storage that is not contiguous: the first and the last dim swapped, or every
@@ -124,10 +124,10 @@ end
 
 --- The seed of backward for an output: element i is offset + sin(0.91 i + 5).
 function cases.seed(y, offset)
-  local seed = ul.empty(y.shape, { dtype = 'f64' })
+  local seed = ul.empty(y.shape, { dtype = 'f64', device = 'cpu' })
   local data = seed:data()
   for i = 0, seed:numel() - 1 do data[i] = (offset or 0) + math.sin(0.91 * i + 5) end
-  return seed
+  return seed:to(y:device())
 end
 
 --- A list of what a call returns: tensors as they are, numbers as tensors of f64.

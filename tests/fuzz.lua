@@ -294,13 +294,19 @@ end
 
 local fuzz = {}
 
+local function live_tensors()
+  local n = 0
+  for _, stats in pairs(ul.memory()) do n = n + stats.live_tensors end
+  return n
+end
+
 -- Collects until nothing more goes: what one finaliser lets go of is found by the next round.
 local function settle()
   local live
   repeat
-    live = ul.memory('cpu').live_tensors + ul.memory('meta').live_tensors
+    live = live_tensors()
     for _ = 1, 2 do collectgarbage() end
-  until ul.memory('cpu').live_tensors + ul.memory('meta').live_tensors == live
+  until live_tensors() == live
 end
 
 --- Makes n calls that depend on the seed alone. Returns nil, or a sentence about what went wrong.

@@ -17,12 +17,12 @@ end
 function models.tensors(name)
   local tensors = {}
   for k, entry in ipairs(models.golden[name].gradients) do
-    local tensor = ul.empty(entry[2])
+    local tensor = ul.empty(entry[2], { device = 'cpu' })
     local data = tensor:data()
     for i = 0, tensor:numel() - 1 do
       data[i] = value_of(i, k, entry[1]:find 'norm' ~= nil)
     end
-    tensors[entry[1]] = tensor
+    tensors[entry[1]] = tensor:to(ul.default_device())
   end
   return tensors
 end

@@ -22,7 +22,8 @@ static const char *const usage =
     "  -j COMMAND     control the compiler: on, off, p=..., v, dump\n"
     "  -O LEVEL       optimisations of the compiler\n"
     "  -              read the script from standard input\n"
-    "  --device NAME  where tensors are made: cpu (default), cuda, or meta: sizes only\n"
+    "  --device NAME  where tensors are made: cpu, cuda, cuda:1, or meta: sizes only (default:\n"
+    "                 UL_DEVICE, else cpu)\n"
     "  --ranks N      the script, or one prompt, on N ranks, on --hosts a:4,b:4 or all on this\n"
     "                 one; UL_RANK_OUTPUT=all: a script with the output of all of them\n"
     "  --report DIR   write the page about the run in a folder, and print where it is\n"
@@ -211,8 +212,12 @@ static int missing(const char *option, const char *what)
     return 1;
 }
 
+/* Wins over UL_DEVICE, which is heeded when the library is loaded; and other programs that this
+ * one starts follow.
+ */
 static int set_device(lua_State *L, const char *name)
 {
+    setenv("UL_DEVICE", name, 1);
     return run_string(
         L,
         "local ok, sentence = pcall(require('ulysses.core').set_default_device, ...)\n"

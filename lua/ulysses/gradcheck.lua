@@ -33,15 +33,21 @@ end
 -- d loss / d x[i] for all i, by central differences. Results are subtracted before they are summed:
 -- that loses fewer digits.
 local function numeric(results_of, x, weights, h)
-  local data, slopes = x:detach():data(), {}
+  local there = x:detach()
+  local here = x:device() == 'cpu' and there or there:to 'cpu'
+  local data, slopes = here:data(), {}
+  local function put(i, value)
+    data[i] = value
+    if here ~= there then there:copy_(here:to(there:device())) end
+  end
   for i = 0, x:numel() - 1 do
     slopes[i + 1] = core.scope(function()
       local before = data[i]
-      data[i] = before + h
+      put(i, before + h)
       local above = copies(results_of())
-      data[i] = before - h
+      put(i, before - h)
       local below = copies(results_of())
-      data[i] = before
+      put(i, before)
       local change = 0
       for k, w in ipairs(weights) do
         change = change + ((above[k] - below[k]) * w):sum():item()

@@ -3,6 +3,14 @@ local core = require 'ulysses.core'
 
 core.library(debug.getinfo(1, 'S').source:match '^(.*[/\\])' or '@./')
 
+local wanted = os.getenv 'UL_DEVICE' -- the program's --device sets it too
+if wanted and wanted ~= '' then
+  local ok, sentence = pcall(core.set_default_device, wanted)
+  if not ok then
+    require 'ulysses.refuse'('UL_DEVICE: %s', (sentence:gsub('^.-set_default_device: ', '')))
+  end
+end
+
 require 'ulysses.moments' -- adds to F
 
 ---@class ulysses

@@ -113,7 +113,7 @@ cases.tolist = { { 'on meta', function() meta:tolist() end,
   'tolist: a meta tensor has no values' } }
 cases.data = {
   { 'on meta', function() meta:data() end, 'data: a meta tensor has no values' },
-  { 'not contiguous', function() x:t():data() end,
+  { 'not contiguous', function() ul.ones(2, 3, { device = 'cpu' }):t():data() end,
     'data: the tensor is not contiguous; take x:contiguous()' },
 }
 

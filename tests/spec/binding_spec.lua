@@ -1,6 +1,7 @@
 -- binding_spec.lua - tensors as Lua sees them: making, looking, arguments, errors, the program.
 local ffi = require 'ffi'
 local ul = require 'ulysses'
+local home = ul.default_device() -- where tensors are, unless a test says otherwise
 local F = ul.F
 
 local function raises(text, f, ...)
@@ -13,7 +14,7 @@ describe('tensor', function()
     local x = ul.tensor { { 1, 2, 3 }, { 4, 5, 6 } }
     assert.same({ 2, 3 }, x.shape)
     assert.equal('f32', x:dtype())
-    assert.equal('cpu', x:device())
+    assert.equal(home, x:device())
     assert.same({ { 1, 2, 3 }, { 4, 5, 6 } }, x:tolist())
     assert.equal('u8', ul.tensor({ true, false }):dtype())
     assert.same({ 1, 0 }, ul.tensor({ true, false }):tolist())
@@ -27,7 +28,7 @@ describe('tensor', function()
   end)
 
   it('keeps integers of 64 bits', function()
-    local x = ul.tensor({ 9007199254740993LL, -1LL, 5ULL }, { dtype = 'i64' })
+    local x = ul.tensor({ 9007199254740993LL, -1LL, 5ULL }, { dtype = 'i64' }):to 'cpu'
     assert.is_true(x:data()[0] == 9007199254740993LL)
     assert.is_true(x:data()[1] == -1LL)
   end)
@@ -104,7 +105,7 @@ describe('tensor', function()
     raises('has no length', function() return #ul.tensor(1) end)
   end)
 
-  it('gives a typed pointer', function()
+  it('gives a typed pointer #cpu', function() -- to the host's memory alone
     local x = ul.zeros(4)
     local p = x:data()
     assert.is_true(ffi.istype('float *', p))
@@ -132,10 +133,11 @@ describe('tensor', function()
   end)
 
   it('prints its shape and values', function()
-    assert.equal('tensor [2, 2] f32 cpu\n[[ 1,  2],\n [ 3, -4]]',
+    assert.equal('tensor [2, 2] f32 ' .. home .. '\n[[ 1,  2],\n [ 3, -4]]',
                  tostring(ul.tensor { { 1, 2 }, { 3, -4 } }))
-    assert.equal('tensor [] f64 cpu\n0.5000', tostring(ul.tensor(0.5, { dtype = 'f64' })))
-    assert.equal('tensor [0] f32 cpu', tostring(ul.zeros(0)))
+    assert.equal('tensor [] f64 ' .. home .. '\n0.5000',
+                 tostring(ul.tensor(0.5, { dtype = 'f64' })))
+    assert.equal('tensor [0] f32 ' .. home, tostring(ul.zeros(0)))
     assert.equal('tensor [3] bf16 meta', tostring(ul.zeros { 3, dtype = 'bf16', device = 'meta' }))
     assert.matches('requires_grad', tostring(ul.ones(2):requires_grad_()))
     local long = tostring(ul.zeros(2000))
@@ -346,11 +348,11 @@ describe('memory', function()
   it('is counted', function()
     collectgarbage() -- what other tests have left would go when memory is asked for
     collectgarbage 'stop'
-    local before = ul.memory('cpu').live
+    local before = ul.memory(home).live
     local x = ul.zeros(1000)
-    assert.equal(before + 4032, ul.memory().cpu.live)
+    assert.equal(before + 4032, ul.memory()[home:match '^%a+'].live)
     x:free()
-    assert.equal(before, ul.memory('cpu').live)
+    assert.equal(before, ul.memory(home).live)
     before = ul.memory('meta').live
     local meta = ul.zeros { 1e6, 1e6, device = 'meta' }
     assert.equal(before + 4e12, ul.memory('meta').live)
@@ -363,7 +365,7 @@ describe('memory', function()
     collectgarbage()
     collectgarbage()
     collectgarbage 'stop'
-    ul.set_memory_limit('cpu', 64 * 2 ^ 20 + ul.memory('cpu').live)
+    ul.set_memory_limit(home, 64 * 2 ^ 20 + ul.memory(home).live)
     local ok, message = pcall(function()
       for _ = 1, 20 do ul.zeros(2 ^ 22) end -- 16 MiB each, and nobody holds them
     end)
@@ -373,7 +375,7 @@ describe('memory', function()
         for i = 1, 20 do held[i] = ul.zeros(2 ^ 22) end
       end)
     end
-    ul.set_memory_limit('cpu', 0)
+    ul.set_memory_limit(home, 0)
     collectgarbage 'restart'
     assert.is_nil(message)
     assert.is_false(ok)
@@ -392,14 +394,14 @@ describe('memory', function()
     collectgarbage()
     collectgarbage()
     collectgarbage 'stop'
-    ul.set_memory_limit('cpu', 64 * 2 ^ 20 + ul.memory('cpu').live)
+    ul.set_memory_limit(home, 64 * 2 ^ 20 + ul.memory(home).live)
     local ok, message = pcall(function()
       local x = ul.ones { 2 ^ 20, requires_grad = true }
       for _ = 1, 8 do x = double(x) end -- 4 MiB each
       x = nil -- luacheck: ignore
       ul.zeros(2 ^ 23 + 2 ^ 22):free()
     end)
-    ul.set_memory_limit('cpu', 0)
+    ul.set_memory_limit(home, 0)
     collectgarbage 'restart'
     assert.is_true(ok, message)
   end)
@@ -412,9 +414,9 @@ describe('memory', function()
       wrong = not ok and message
     end
     proxy = nil -- luacheck: ignore
-    ul.set_memory_limit('cpu', 32 * 2 ^ 20 + ul.memory('cpu').live)
+    ul.set_memory_limit(home, 32 * 2 ^ 20 + ul.memory(home).live)
     pcall(ul.zeros, 2 ^ 26)
-    ul.set_memory_limit('cpu', 0)
+    ul.set_memory_limit(home, 0)
     assert.matches('a finaliser may not', wrong)
     assert.same({ 1, 1, 1, 1 }, x:tolist())
   end)
@@ -428,7 +430,7 @@ describe('memory', function()
     step()
     collectgarbage()
     collectgarbage()
-    local before, failures = ul.memory('cpu').live, 0
+    local before, failures = ul.memory(home).live, 0
     for n = 1, 200 do
       ul.debug.fail_allocation(n)
       local ok, message = pcall(step)
@@ -437,7 +439,7 @@ describe('memory', function()
       if ok then break end
       failures = failures + 1
       assert.matches('memory', message)
-      assert.equal(before, ul.memory('cpu').live)
+      assert.equal(before, ul.memory(home).live)
     end
     assert.is_true(failures > 5 and failures < 200)
   end)
@@ -452,6 +454,6 @@ describe('the module', function()
     local again = require 'ulysses'
     assert.same({ 2, 2 }, (again.ones(2) + x):tolist())
     assert.equal(2, x:sum():item())
-    assert.equal(2, again.ones(2):data()[0] + x:data()[0])
+    assert.equal(2, again.ones(2):to('cpu'):data()[0] + x:to('cpu'):data()[0])
   end)
 end)

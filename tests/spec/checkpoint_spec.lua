@@ -1,5 +1,6 @@
 -- checkpoint_spec.lua - checkpoints: bit for bit, whole or not there, and what is wrong is named.
 local ul = require 'ulysses'
+local home = ul.default_device() -- where tensors are, unless a test says otherwise
 local core = require 'ulysses.core'
 local checkpoints = require 'tests.checkpoints'
 local manifest = require 'ulysses.checkpoint.manifest'
@@ -403,7 +404,7 @@ describe('checkpoint', function()
     end
     work()
     collectgarbage()
-    local live, first = ul.memory('cpu').live, ul.debug.allocations()
+    local live, first = ul.memory(home).live, ul.debug.allocations()
     work()
     local count, expected = ul.debug.allocations() - first, values(model, optimizer)
     for n = 1, count do
@@ -411,7 +412,7 @@ describe('checkpoint', function()
       assert.is_false((pcall(work)))
       ul.debug.fail_allocation(0)
       collectgarbage()
-      assert.equal(live, ul.memory('cpu').live)
+      assert.equal(live, ul.memory(home).live)
     end
     load { model = model, optim = optimizer }
     assert.same(expected, values(model, optimizer))

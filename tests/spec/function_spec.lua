@@ -1,8 +1,9 @@
 -- function_spec.lua - Lua functions on the tape, and recompute.
 local ul = require 'ulysses'
+local home = ul.default_device() -- where tensors are, unless a test says otherwise
 local F = ul.F
 
-local function live() return ul.memory('cpu').live end
+local function live() return ul.memory(home).live end
 local function leaf(...) return ul.randn(...):requires_grad_() end
 
 local exponential = ul.fn {

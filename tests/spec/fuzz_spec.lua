@@ -3,6 +3,7 @@
 -- UL_FUZZ_SECONDS says for how long (5), UL_FUZZ_SEED where to begin (1); UL_FUZZ_TRACE names each
 -- call on stderr before it is made.
 local ul = require 'ulysses'
+local home = ul.default_device() -- where tensors are, unless a test says otherwise
 local fuzz = require 'tests.fuzz'
 
 local seconds = tonumber(os.getenv 'UL_FUZZ_SECONDS') or 5
@@ -12,9 +13,9 @@ describe('random calls of everything public', function()
   local threads, isa = ul.threads(), ul.isa()
   local seed_before, next_before = ul.random_state()
 
-  setup(function() ul.set_memory_limit('cpu', 2 ^ 26 + ul.memory('cpu').live) end)
+  setup(function() ul.set_memory_limit(home, 2 ^ 26 + ul.memory(home).live) end)
   teardown(function()
-    ul.set_memory_limit('cpu', 0)
+    ul.set_memory_limit(home, 0)
     ul.threads(threads)
     ul.isa(isa)
     ul.set_random_state(seed_before, next_before)
@@ -36,12 +37,12 @@ describe('what random calls have found', function()
   it('a function on the tape whose results are no floats leaves nothing behind', function()
     collectgarbage()
     collectgarbage()
-    local before = ul.memory('cpu').live_tensors
+    local before = ul.memory(home).live_tensors
     ul.scope(function()
       local x = ul.ones(3):requires_grad_()
       ul.recompute(function(ids) return ids * 2 end, ul.zeros(3, { dtype = 'i64' }), x)
     end)
-    assert.equal(before, ul.memory('cpu').live_tensors)
+    assert.equal(before, ul.memory(home).live_tensors)
   end)
 
   it('sums of integers wrap', function()

@@ -1,5 +1,6 @@
 -- generate_spec.lua - ul.generate: which tokens may be chosen, and the same text for the same seed.
 local ul = require 'ulysses'
+local home = ul.default_device() -- where tensors are, unless a test says otherwise
 local recipe = require 'recipes.llama3'
 
 -- A model whose logits behind a token are those of `table[token]`, else `otherwise`; it notes what
@@ -91,9 +92,9 @@ describe('generate', function()
     local function text(seed) return ul.generate(model, 'The ', { n = 20, seed = seed }) end
     local live
     local first = text(7)
-    live = ul.memory('cpu').live
+    live = ul.memory(home).live
     assert.equal(first, text(7))
-    assert.equal(live, ul.memory('cpu').live)
+    assert.equal(live, ul.memory(home).live)
     assert.not_equal(first, text(8))
     assert.same(before, { ul.random_state() })
     ul.manual_seed(1)

@@ -10,7 +10,7 @@ local SUMS = 4
 local parent
 
 local function sums_of(gradient)
-  local data, sums = gradient:to('f64'):contiguous():data(), {}
+  local data, sums = gradient:to('cpu', 'f64'):contiguous():data(), {}
   for s = 0, SUMS - 1 do
     local sum = 0
     for i = 0, gradient:numel() - 1 do sum = sum + data[i] * math.sin(0.7 * i * (s + 1) + s) end
@@ -20,7 +20,7 @@ local function sums_of(gradient)
 end
 
 local function largest_gap(logits, expected)
-  local data, gap = logits:contiguous():data(), 0
+  local data, gap = logits:to('cpu'):contiguous():data(), 0
   assert.equal(#expected, logits:numel())
   for i, value in ipairs(expected) do gap = math.max(gap, math.abs(value - data[i - 1])) end
   return gap

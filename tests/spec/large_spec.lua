@@ -13,7 +13,7 @@ end
 describe('a tensor of more than 2^31 elements', function()
   local n = 2 ^ 31 + 12345
 
-  it('indexes, sums, copies and slices', function()
+  it('indexes, sums, copies and slices #cpu', function() -- hours under emulation
     if free_memory() < 6e9 then return pending 'needs 6 GB of free memory' end
     ul.scope(function()
       local x = ul.zeros { n, dtype = 'u8' }

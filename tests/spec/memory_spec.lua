@@ -1,8 +1,9 @@
 -- memory_spec.lua - what lives when: scopes, the tape and the collector, to the byte.
 local ul = require 'ulysses'
+local home = ul.default_device() -- where tensors are, unless a test says otherwise
 local F = ul.F
 
-local function live() return ul.memory('cpu').live end
+local function live() return ul.memory(home).live end
 
 -- Frees what earlier specs left to the collector.
 local function settle()
@@ -32,10 +33,10 @@ describe('memory', function()
     end
     collectgarbage 'stop'
     step()
-    local before, handles = live(), ul.memory('cpu').live_tensors
+    local before, handles = live(), ul.memory(home).live_tensors
     for _ = 1, 10 do step() end
     assert.equal(before, live())
-    assert.equal(handles, ul.memory('cpu').live_tensors)
+    assert.equal(handles, ul.memory(home).live_tensors)
   end)
 
   it('asks the system for nothing once a step has run', function()
@@ -45,9 +46,9 @@ describe('memory', function()
       w.grad = nil
     end
     step()
-    local asked = ul.memory('cpu').system_allocations
+    local asked = ul.memory(home).system_allocations
     for _ = 1, 20 do step() end
-    assert.equal(asked, ul.memory('cpu').system_allocations)
+    assert.equal(asked, ul.memory(home).system_allocations)
   end)
 
   -- Layers y = silu(x w) + x of equal activations: each saves its input for w's gradient and the
@@ -78,7 +79,7 @@ describe('memory', function()
       local rows, cols, layers = 8192, 256, 24
       local activation, weight = rows * cols * 4, cols * cols * 4
       if mode == 'stopped' then collectgarbage 'stop' end
-      for _, device in ipairs { 'cpu', 'meta' } do
+      for _, device in ipairs { home, 'meta' } do
         local step = train_layers(rows, cols, layers, device)
         step()
         local before = ul.memory(device).live
@@ -98,19 +99,20 @@ describe('memory', function()
   end
 
   it('of tensors that Lua has dropped is found under pressure', function()
-    local limit = live() + ul.memory('cpu').cached + 256 * 2 ^ 20
-    ul.set_memory_limit('cpu', limit)
+    local limit = live() + ul.memory(home).cached + 256 * 2 ^ 20
+    ul.set_memory_limit(home, limit)
     for _ = 1, 200 do ul.zeros(4 * 2 ^ 20) end -- 16 MiB each, never freed by hand
-    ul.set_memory_limit('cpu', 0)
+    ul.set_memory_limit(home, 0)
   end)
 
   it('that is not there is refused in a sentence that names lines', function()
     local held = ul.zeros(8 * 2 ^ 20)
-    ul.set_memory_limit('cpu', live() + ul.memory('cpu').cached + 2 ^ 20)
+    ul.set_memory_limit(home, live() + ul.memory(home).cached + 2 ^ 20)
     local ok, message = pcall(function() return ul.zeros(2 ^ 28) end)
-    ul.set_memory_limit('cpu', 0)
+    ul.set_memory_limit(home, 0)
     assert.is_false(ok)
-    assert.matches('memory_spec.lua:%d+: out of memory on cpu: 1024.0 MiB wanted', message)
+    assert.matches('memory_spec.lua:%d+: out of memory on ' .. home .. ': 1024.0 MiB wanted',
+                   message)
     assert.matches('32.0 MiB from [^,]*memory_spec.lua:%d+', message)
     held:free()
   end)
@@ -162,7 +164,7 @@ describe('every allocation of a training step', function()
     end
     step()
     clear()
-    local before, handles = live(), ul.memory('cpu').live_tensors
+    local before, handles = live(), ul.memory(home).live_tensors
     local count = ul.debug.allocations()
     step()
     count = ul.debug.allocations() - count
@@ -176,7 +178,7 @@ describe('every allocation of a training step', function()
       assert.matches('out of memory', tostring(message))
       clear()
       assert.equal(before, live(), ('allocation %d of %d leaks'):format(n, count))
-      assert.equal(handles, ul.memory('cpu').live_tensors)
+      assert.equal(handles, ul.memory(home).live_tensors)
     end
     assert.is_number(step())
   end)

@@ -1,5 +1,6 @@
 -- nn_cast_spec.lua - model:to(): what is cast or moved, and when memory is free again.
 local ul = require 'ulysses'
+local home = ul.default_device() -- where tensors are, unless a test says otherwise
 local nn = ul.nn
 
 local N = 64 * 1024 -- numbers in a weight
@@ -14,7 +15,7 @@ function Pair:init()
 end
 
 -- Live bytes while nothing is collected.
-local function live() return ul.memory('cpu').live end
+local function live() return ul.memory(home).live end
 
 describe('model:to', function()
   before_each(function()
@@ -30,7 +31,7 @@ describe('model:to', function()
     ul.reset_peak_memory()
     model:to 'bf16'
     assert.equal(before - 2 * N * 2, live()) -- two weights of half the size; the buffer stays
-    assert.is_true(ul.memory('cpu').peak <= before + 2 * N + 4096)
+    assert.is_true(ul.memory(home).peak <= before + 2 * N + 4096)
     model:to 'f32'
     assert.equal(before, live())
     model:to 'meta'
@@ -67,7 +68,7 @@ describe('model:to', function()
 
   it('keeps in a scope what the model holds', function()
     local model = Pair()
-    ul.scope(function() model:to { dtype = 'f64', device = 'cpu' } end)
+    ul.scope(function() model:to { dtype = 'f64', device = home } end)
     assert.equal('f64', model.one.weight:dtype())
     assert.same({ 1, N / 256 }, { model.one(ul.ones(1, 256, { dtype = 'f64' })):size() })
   end)

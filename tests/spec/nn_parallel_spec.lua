@@ -1,5 +1,6 @@
 -- nn_parallel_spec.lua - layers whose weights ranks share, as one rank of a pretended world.
 local ul = require 'ulysses'
+local home = ul.default_device() -- where tensors are, unless a test says otherwise
 local nn = ul.nn
 
 local function of_rank(rank, size) return ul.group { pretend = size, rank = rank } end
@@ -25,7 +26,7 @@ describe('shared layers', function()
     end
   end)
 
-  it('have parts of rows and of columns', function()
+  it('have parts of rows and of columns #cpu', function() -- one elsewhere says where
     local g = of_rank(1, 3)
     local column = nn.ColumnLinear(4, 7, { group = g, bias = true })
     assert.same({ 2, 4 }, { column.weight:size() })
@@ -61,7 +62,7 @@ describe('shared layers', function()
     ul.set_default_device 'meta'
     local column, row = nn.ColumnLinear(8, 16, { group = g }), nn.RowLinear(16, 8, { group = g })
     local y = row(column(ul.zeros(1, 5, 8)))
-    ul.set_default_device 'cpu'
+    ul.set_default_device(home)
     assert.same({ 1, 5, 8 }, { y:size() })
     assert.equal(3 * 5 * 8 * 4, g:counts().all_gather.bytes)
     assert.equal(3 * 5 * 8 * 4, g:counts().reduce_scatter.bytes)
@@ -94,7 +95,7 @@ describe('shared layers', function()
   end)
 
   it('outlive each allocation that fails', function()
-    local g, live = ul.group(), function() return ul.memory('cpu').live end
+    local g, live = ul.group(), function() return ul.memory(home).live end
     local leaves = { ul.randn(2, 3, 4):transpose(1, 2), ul.randn(5, 4), ul.randn(4, 6):t() }
     for _, leaf in ipairs(leaves) do leaf:requires_grad_() end
     for _, keep in ipairs { false, true } do

@@ -141,7 +141,7 @@ describe('nn', function()
     assert.near(embedding.weight:tolist()[3], embedding(ul.tensor({ 2 }, { dtype = 'i64' }))[1])
   end)
 
-  it('prints as a tree', function()
+  it('prints as a tree #cpu', function() -- a model elsewhere says where
     assert.equal('Pair  (23)\n  second: Linear 4 -> 3  (15)\n  first: Linear 4 -> 2  (8)',
                  tostring(Pair(4)))
   end)

@@ -47,7 +47,7 @@ describe('a tree of modules', function()
                   ['layers.1.norm'] = 'RMSNorm', ['layers.1.linear'] = 'Linear' }, seen)
   end)
 
-  it('may know the way back', function()
+  it('may know the way back #cpu', function() -- a model elsewhere says where
     local model = Model(1)
     model.layers[1].up = model
     assert.equal(4, #model:parameters())

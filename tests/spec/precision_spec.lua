@@ -54,7 +54,7 @@ end
 
 -- Values as f64 in order.
 local function numbers(t)
-  t = t:to('f64'):contiguous()
+  t = t:to('f64'):contiguous():to 'cpu'
   return t:data(), t:numel(), t
 end
 
@@ -87,7 +87,7 @@ local sizes = { f32 = 4, bf16 = 2, f64 = 8, i32 = 4, i64 = 8, u8 = 1 }
 local function bytes(list)
   local texts = {}
   for i, t in ipairs(list) do
-    t = t:contiguous()
+    t = t:contiguous():to 'cpu'
     texts[i] = ffi.string(t:data(), t:numel() * sizes[t:dtype()])
   end
   return texts
@@ -131,7 +131,8 @@ local function check_meta(case, specs, dtype, expected)
   end
 end
 
-describe('precision #isa', function()
+-- tests/cuda/ops_spec.lua compares kernels elsewhere with these.
+describe('precision #isa #cpu', function()
   for _, case in ipairs(cases.list) do
     it(case.name, function()
       made = {}

@@ -1,5 +1,6 @@
 -- print_spec.lua - how tensors look where their values are many, odd or not there.
 local ul = require 'ulysses'
+local home = ul.default_device() -- where tensors are, unless a test says otherwise
 
 describe('print', function()
   local function last_line(x) return tostring(x):match '([^\n]*)$' end
@@ -27,12 +28,12 @@ describe('print', function()
   it('measures without a wide copy', function()
     local x = ul.zeros(2 ^ 23)
     ul.reset_peak_memory()
-    local before = ul.memory('cpu').live
+    local before = ul.memory(home).live
     local _ = tostring(x)
-    assert.is_true(ul.memory('cpu').peak - before < 2 ^ 24)
+    assert.is_true(ul.memory(home).peak - before < 2 ^ 24)
   end)
 
-  it('says what other things are', function()
+  it('says what other things are #cpu', function() -- a model elsewhere says where
     local text = ul.data.from { 'some text', 'and more' }
     assert.matches('^2 documents of ', tostring(text))
     local corpus = text:tokenize 'bytes'
@@ -77,7 +78,7 @@ describe('print', function()
     assert.matches('^function: builtin', show(print))
   end)
 
-  it('says what a model is made of', function()
+  it('says what a model is made of #cpu', function() -- one elsewhere says where
     local nn = ul.nn
     local Block = nn.class 'Block'
     function Block:init()
@@ -108,10 +109,10 @@ describe('print', function()
   end)
 
   it('says what a tensor without values is', function()
-    assert.equal('tensor [0, 3] f32 cpu', tostring(ul.zeros(0, 3)))
+    assert.equal('tensor [0, 3] f32 ' .. home, tostring(ul.zeros(0, 3)))
     assert.equal('tensor [2] i64 meta', tostring(ul.zeros { 2, dtype = 'i64', device = 'meta' }))
     local x = ul.ones(2):requires_grad_()
-    assert.equal('tensor [2] f32 cpu requires_grad\n[1, 1]', tostring(x))
+    assert.equal('tensor [2] f32 ' .. home .. ' requires_grad\n[1, 1]', tostring(x))
     x:free()
     assert.equal('tensor (freed)', tostring(x))
   end)

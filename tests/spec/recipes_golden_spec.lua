@@ -20,10 +20,12 @@ local function new_model(case, dtype)
   local model, k = recipe.model(settings):to 'f64', 0
   for _, parameter in model:named_parameters() do
     k = k + 1
-    local value, offset = parameter:data(), parameter:dim() == 1 and 1 or 0
+    local here = parameter:detach():to 'cpu'
+    local value, offset = here:data(), parameter:dim() == 1 and 1 or 0
     for i = 0, parameter:numel() - 1 do
       value[i] = 0.15 * math.sin(0.013 * i * i + 0.37 * i + k) + offset
     end
+    ul.no_grad(function() parameter:copy_(here:to(parameter:device())) end)
   end
   return model:to(dtype)
 end
@@ -69,7 +71,7 @@ end
 -- its elements over the largest one.
 local function gap(tensor, kept)
   local n, norm, largest = tensor:numel(), kept[1], kept[2]
-  local value, worst = tensor:detach():to('f64'):contiguous():data(), 0
+  local value, worst = tensor:detach():to('cpu', 'f64'):contiguous():data(), 0
   for j = 0, SUMS - 1 do
     local sum = 0
     for i = 0, n - 1 do

@@ -1,6 +1,7 @@
 -- resident_spec.lua - what the meta device counts for a recipe is what a step takes on the cpu.
 local resident = require 'tests.resident'
 local ul = require 'ulysses'
+local home = ul.default_device() -- where tensors are, unless a test says otherwise
 
 -- What tensors of the device hold, without what earlier specs left to the collector.
 local function live_now(device)
@@ -33,7 +34,7 @@ local function peak_of(device, settings)
 end
 
 describe('the meta device', function()
-  after_each(function() ul.set_default_device 'cpu' end)
+  after_each(function() ul.set_default_device(home) end)
 
   local small = { 'model.dim=64', 'model.ffn=160', 'model.n_layers=2', 'model.n_heads=4',
                   'model.n_kv_heads=2' }
@@ -74,7 +75,8 @@ describe('the meta device', function()
   end
 end)
 
-describe('a process that trains', function()
+-- Of the memory of the host, where tensors on the cpu are.
+describe('a process that trains #cpu', function()
   local folder
 
   before_each(function()

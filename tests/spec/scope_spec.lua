@@ -1,7 +1,8 @@
 -- scope_spec.lua - what a scope frees, what it hands out, and what it says afterwards.
 local ul = require 'ulysses'
+local home = ul.default_device() -- where tensors are, unless a test says otherwise
 
-local function live() return ul.memory('cpu').live end
+local function live() return ul.memory(home).live end
 
 -- Memory before and after f, with the collector stopped.
 local function leaves(f)
@@ -220,16 +221,16 @@ describe('scope', function()
       for i = 1, 8 do w[i].grad = nil end
     end
     step()
-    local system = ul.memory('cpu').system_allocations
+    local system = ul.memory(home).system_allocations
     local function peak()
       ul.reset_peak_memory()
       step()
-      return ul.memory('cpu').peak
+      return ul.memory(home).peak
     end
     collectgarbage 'stop'
     local stopped = peak()
     collectgarbage 'restart'
     assert.equal(stopped, peak())
-    assert.equal(system, ul.memory('cpu').system_allocations)
+    assert.equal(system, ul.memory(home).system_allocations)
   end)
 end)

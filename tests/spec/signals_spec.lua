@@ -1,6 +1,7 @@
 -- signals_spec.lua - core.signals: what is noted, what is raised, and when neither may happen.
 local ffi = require 'ffi'
 local ul = require 'ulysses'
+local home = ul.default_device() -- where tensors are, unless a test says otherwise
 local signals = require('ulysses.core').signals
 
 ffi.cdef 'int raise(int number);'
@@ -109,11 +110,11 @@ describe('signals', function()
     signals.prompt(true, 0, 0)
     assert.equal('interrupted!', raised(function()
       ffi.gc(ffi.new 'int[1]', function() ffi.C.raise(INT) end)
-      ul.set_memory_limit('cpu', ul.memory('cpu').live + 1000)
+      ul.set_memory_limit(home, ul.memory(home).live + 1000)
       pcall(ul.ones, 1e7) -- collects, and fails
       wait()
     end))
-    ul.set_memory_limit('cpu', 0)
+    ul.set_memory_limit(home, 0)
   end)
 
   it('leave the hook of another in place', function()

@@ -232,7 +232,7 @@ describe('tokenizer', function()
       :tokenize(folder).tokens:tolist())
     local pieces, model = {}, { n = 0 }
     function model:logits(inputs)
-      local logits = ul.zeros(1, 1, tok:vocab_size())
+      local logits = ul.zeros(1, 1, tok:vocab_size(), { device = 'cpu' })
       if self.n == 0 then self.first = inputs[1][1]:item() end
       self.n = self.n + 1
       logits:data()[ids[self.n] or 2] = 9

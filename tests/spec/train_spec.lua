@@ -1,5 +1,6 @@
 -- train_spec.lua - the training loop: one denominator, nothing left behind, the same numbers again.
 local ul = require 'ulysses'
+local home = ul.default_device() -- where tensors are, unless a test says otherwise
 local recipe = require 'recipes.llama3'
 
 local text = ('The quick brown fox jumps over the lazy dog, and the dog sleeps on. '):rep(20)
@@ -25,7 +26,7 @@ local function train(given)
     for micro in batch:micros(given.accumulate or 1) do model(micro):backward() end
     optim:clip(1)
     optim:step()
-    live[#live + 1] = ul.memory('cpu').live
+    live[#live + 1] = ul.memory(home).live
   end
   return run.losses, model, run, live
 end

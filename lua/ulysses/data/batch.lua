@@ -48,12 +48,14 @@ local function new(fields, parent)
   return begin(setmetatable(fields, Batch))
 end
 
--- Fills the positions, and the document offsets where a row holds more than one document.
+-- Fills the positions, and the document offsets where a row holds more than one document; they lie
+-- where the rows are.
 local function mark_documents(fields)
   local rows, length, several = fields.rows, fields.length, false
+  local device = fields.inputs:device()
   for _, row in ipairs(rows) do several = several or #row.starts > 1 end
   if not several then
-    fields.positions = sliced(fields.mesh, ul.arange(length))
+    fields.positions = sliced(fields.mesh, ul.arange(length, { device = device }))
     return
   end
   local offsets, positions = {}, host(#rows, length)
@@ -67,8 +69,8 @@ local function mark_documents(fields)
     end
   end
   offsets[#offsets + 1] = #rows * length
-  fields.positions = moved(sliced(fields.mesh, positions))
-  fields.docs = ul.tensor(offsets, { dtype = 'i64' })
+  fields.positions = sliced(fields.mesh, positions):to(device)
+  fields.docs = ul.tensor(offsets, { dtype = 'i64', device = device })
 end
 
 --- Makes the batch of some rows { first =, starts =, boundaries =, count = } of a corpus (see
@@ -106,7 +108,8 @@ end
 ---@param targets userdata i64 [B, T]
 local function from(inputs, targets)
   local B, T = inputs:size()
-  local rows, y = {}, targets:device() == 'cpu' and targets:data()
+  local known = targets:device() ~= 'meta' and targets:to('cpu'):contiguous()
+  local rows, y = {}, known and known:data()
   for b = 1, B do
     local count = T -- on meta there is nothing to look at: every label counts
     if y then
@@ -117,6 +120,7 @@ local function from(inputs, targets)
     end
     rows[b] = { starts = { 0 }, count = count }
   end
+  if known then known:dim() end -- it is held until here, and what y points to with it
   local fields = { inputs = inputs, targets = targets, rows = rows, length = T, n_rows = B }
   mark_documents(fields)
   return new(fields)

@@ -104,7 +104,8 @@ function ul.set_random_state(seed, next) end
 
 -- ---- the machine ----
 
---- Where tensors are made unless a call says otherwise.
+--- Where tensors are made unless a call says otherwise: the cpu, or what UL_DEVICE or the program's
+--- --device named.
 ---@return Device
 function ul.default_device() end
 

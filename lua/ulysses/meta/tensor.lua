@@ -86,7 +86,7 @@ function Tensor:tolist() end
 --- A typed pointer to the first element of a contiguous cpu tensor, for FFI loops and C kernels;
 --- bf16 comes as its bits. It counts from 0 and is valid as long as the tensor is.
 --- ```lua
---- local x = ul.zeros(3)
+--- local x = ul.zeros { 3, device = 'cpu' }
 --- local p = x:data()
 --- for i = 0, 2 do p[i] = i * i end
 --- x    --> [0, 1, 4]
