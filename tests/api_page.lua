@@ -34,7 +34,8 @@ local topics = {
   { 'Data: ul.data', 'data/text', 'data/chat', 'data/sample', 'data/bytes', 'data/corpus',
     'data/rows', 'data/batch' },
   { 'Tokenizers: ul.tokenizer and ul.chat', 'tokenizer', 'chat' },
-  { 'Published models: ul.hf and ul.lora', 'hf/load', 'hf/save', 'hf/init', 'hf/decoder', 'lora' },
+  { 'Published models: ul.hf, ul.lora and ul.preference', 'hf/load', 'hf/save',
+    'hf/init', 'hf/decoder', 'lora', 'preference' },
   { 'Recipes', 'recipe/init', 'recipe/value' },
   { 'Runs', 'run', 'generate', 'cache' },
   { 'Checkpoints and files', 'checkpoint', 'safetensors', 'json' },
@@ -45,7 +46,7 @@ local topics = {
 -- Classes that only hold the functions of a table.
 local tables = { ulysses = true, F = true, Ops = true, checkpoint = true, json = true,
                  safetensors = true, tokenizer = true, chat = true, hf = true,
-                 lora = true }
+                 lora = true, preference = true }
 
 -- ---- text ----
 

@@ -46,7 +46,7 @@ local parts = {
   help = 'ulysses.help', generate = 'ulysses.generate', cache = 'ulysses.cache',
   json = 'ulysses.json', safetensors = 'ulysses.safetensors',
   tokenizer = 'ulysses.tokenizer', chat = 'ulysses.chat', hf = 'ulysses.hf',
-  lora = 'ulysses.lora',
+  lora = 'ulysses.lora', preference = 'ulysses.preference',
   checkpoint = 'ulysses.checkpoint',
   recipe = 'ulysses.recipe', none = 'ulysses.recipe.none',
   mesh = 'ulysses.mesh', ulysses = 'ulysses.ulysses',

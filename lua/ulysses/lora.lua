@@ -170,6 +170,24 @@ function lora.merge(model)
   return model
 end
 
+--- What f(...) returns while the adapters count for nothing: the model is what it was before them,
+--- and so its own reference for ul.preference.
+---@param model table
+---@param f function
+---@return any ...
+function lora.without(model, f, ...)
+  local list, scales = adapted('lora.without', model), {}
+  for i, one in ipairs(list) do
+    scales[i], one.layer.lora_scale = one.layer.lora_scale, 0
+  end
+  local function finish(ok, ...)
+    for i, one in ipairs(list) do one.layer.lora_scale = scales[i] end
+    if not ok then error((...), 0) end
+    return ...
+  end
+  return finish(pcall(f, ...))
+end
+
 -- ---- files ----
 
 local function config_text(model, list)

@@ -157,6 +157,34 @@ return function(test, g)
     end
   end)
 
+  test('has the preferences of one rank, and their gradients', function()
+    local folder = make 'llama31'
+    local function loss_of(model, batch)
+      local scores = ul.preference.log_probs(model, batch) -- the first row is the chosen one
+      local policy = { chosen = scores:narrow(1, 1, 1), rejected = scores:narrow(1, 2, 1) }
+      local constant = ul.tensor { -100 }
+      return ul.preference.dpo(policy, { chosen = constant, rejected = constant },
+                               { mesh = model.mesh })
+    end
+    local whole = ul.hf.load(folder, { mesh = alone() })
+    local expected, seen = loss_of(whole, models.batch())
+    expected:backward()
+    local state = whole:state()
+    for _, given in ipairs(meshes(g.size)) do
+      local model = ul.hf.load(folder, { mesh = given })
+      local optim = ul.optim.sgd(model, { lr = 0.1, mesh = model.mesh })
+      local loss, mine = loss_of(model, share_of(model.mesh))
+      loss:backward()
+      near(seen.loss, mine.loss, 1e-4, 'the loss')
+      near(expected:item(), model.mesh.sequence:all_reduce(loss:detach()):item(), 1e-4, 'the sum')
+      optim:clip(1e9)
+      for key, parameter, owner, field in model:named_parameters() do
+        local part = weight_parts.cut(weight_parts.of(owner, field), state[key].grad)
+        near(0, (parameter.grad - part):abs():max():item(), 2e-4, key)
+      end
+    end
+  end)
+
   g:barrier()
   if g.rank == 0 then models.remove(parent) end
 end
