@@ -222,6 +222,7 @@ int ul_cuda_flash(ul_stream *s, void *o, float *lse, const void *q, const void *
                0,
                (float)(a->scale * 1.4426950408889634),
                rows_are_aligned(o, a->o_stride)};
+    if (dim <= 32) return launch_flash<32, 2, 64>(s, f);
     if (dim <= 64) return launch_flash<64, 2, 64>(s, f);
     if (dim <= 96) return launch_flash<96, 2, 64>(s, f);
     if (dim <= 128) return launch_flash<128, 2, 48>(s, f);

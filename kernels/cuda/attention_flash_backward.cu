@@ -320,6 +320,7 @@ int ul_cuda_flash_backward(ul_stream *s, ul_grad dq, ul_grad dk, ul_grad dv, con
                       ceil_div(a->k_tokens, OWN),
                       (float)a->scale,
                       (float)(a->scale * 1.4426950408889634)};
+    if (dim <= 32) return launch_slopes<32>(s, f);
     if (dim <= 64) return launch_slopes<64>(s, f);
     if (dim <= 96) return launch_slopes<96>(s, f);
     if (dim <= 128) return launch_slopes<128>(s, f);
