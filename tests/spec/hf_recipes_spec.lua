@@ -151,4 +151,39 @@ describe('a recipe', function()
       assert.equal(kind == '' and all or kind == 'lora.rank=4' and 0 or 14, changed)
     end
   end)
+
+  it('teaches a model what is preferred, on two ranks as on one', function()
+    if os.execute 'mpirun --version 2>/dev/null | grep -q "Open MPI"' ~= 0 then
+      return pending 'no mpirun of Open MPI'
+    end
+    local base, lines = base_model(), {}
+    for i = 1, 12 do
+      lines[i] = json.encode { prompt = i .. ' and ' .. i .. ' make ', chosen = 'it is ' .. 2 * i,
+                               rejected = 'who cares?' }
+    end
+    models.write(parent .. '/pairs.jsonl', table.concat(lines, '\n'))
+    for _, kind in ipairs { '', 'lora.rank=4' } do
+      local results, said = {}, {}
+      for ranks, more in ipairs { '', 'sp=2 accumulate=2' } do
+        local out = ('%s/preferred%d%s'):format(parent, ranks, kind)
+        local output, status = program.shell(([[
+          unset UL_RANK_OUTPUT; export ASAN_OPTIONS=detect_leaks=0 UL_THREADS=1 UL_COMM_TIMEOUT=20
+          $P %s recipes/dpo.lua model=%s tokenizer=bytes data=%s/pairs.jsonl batch=4 steps=6 \
+            lr=3e-3 warmup=1 dtype=f64 beta=0.5 save=%s %s %s]]):format(
+          ranks > 1 and '--ranks 2' or '', base, parent, out, kind, more))
+        assert.equal(0, status, output)
+        said[ranks] = output:match '(step 1/6.*)saved'
+        results[ranks] = ul.hf.load(kind == '' and out or base, {
+          adapter = kind ~= '' and out or nil,
+        }):state()
+      end
+      assert.equal(said[1], said[2])
+      local first, last = said[1]:match 'loss ([%d.]+).*loss ([%d.]+)'
+      assert.equal('0.6931', first)
+      assert.is_true(tonumber(last) < 0.68, said[1])
+      for name, parameter in pairs(results[1]) do
+        assert.near(0, (parameter - results[2][name]):abs():max():item(), 1e-6, name)
+      end
+    end
+  end)
 end)
