@@ -3,7 +3,8 @@
  * A rank is one process. All ranks of a group call the same functions of this file in the same
  * order, whatever their data: a call waits for the others. Results are the same bits on every rank
  * and with every transport, since sums are taken in the order of the ranks. Groups live until the
- * process ends; ranks are counted from 0 inside each group.
+ * process ends; ranks are counted from 0 inside each group. NCCL alone adds in an order of its own:
+ * its sums too are the same bits on every rank, but not those of another number of ranks.
  *
  * Tensors on meta move nothing: what would be sent is counted.
  */
@@ -16,8 +17,9 @@ typedef struct ul_group ul_group;
 
 /* ---- comm/world.c, comm/group.c ---- */
 
-/* All ranks that a launcher (mpirun, srun) has started together, or this process alone; borrowed.
- * The first call opens MPI where there is more than one rank: all must make it.
+/* All ranks that a launcher has started together, or this process alone; borrowed. The first call
+ * opens MPI where there is more than one rank (mpirun, srun), or NCCL where the launcher starts no
+ * MPI (torchrun): all must make it.
  */
 int ul_group_world(ul_group **out);
 /* A world of `size` ranks that are not there, seen by one of them: for tensors on meta. */
@@ -33,7 +35,9 @@ int ul_group_split_known(ul_group **out, ul_group *group, const int *colors);
 int ul_group_rank(const ul_group *group);
 int ul_group_size(const ul_group *group);
 const char *ul_group_name(const ul_group *group);      /* "world", "world.1" .. */
-const char *ul_group_transport(const ul_group *group); /* "self", "mpi", "plan" */
+const char *ul_group_transport(const ul_group *group); /* "self", "mpi", "nccl", "plan" */
+/* Of tensors on cuda: "nccl" or "staged", by way of the host; "none" until it is settled. */
+const char *ul_group_cuda_transport(const ul_group *group);
 
 /* all [size, n] = each rank's n numbers. what, for both: what a rank that waits too long says it
  * waits for, or NULL
@@ -75,6 +79,11 @@ void ul_group_reset_counts(ul_group *group);
  * process.
  */
 void ul_group_on_stuck(void (*callback)(const char *sentence));
+/* Called with a sentence for the user, on the first rank of a group: how ranks exchange tensors on
+ * cuda where that is not by NCCL. */
+void ul_group_on_notice(void (*callback)(const char *sentence));
+/* Before the process ends because of what `stuck` was told: gives up what runs on the device. */
+void ul_group_give_up(void);
 /* The i-th last call in words, i from 0; whether there is one. */
 int ul_group_log(char *text, int size, int i);
 /* Leaves the world, after all ranks have come here; status not 0: ends all ranks at once. */

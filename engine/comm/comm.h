@@ -38,6 +38,9 @@ typedef struct ul_comm {
     /* all = every rank's `mine`, which may be its piece of all */
     int (*all_gather)(ul_group *g, const ul_pieces *all, const void *mine);
     int (*all_to_all)(ul_group *g, const ul_pieces *to, const ul_pieces *from);
+    /* Around several all_to_all, which then go at once. begins: whether it is the one before them;
+     * NULL where that gains nothing. */
+    int (*together)(ul_group *g, int begins);
     /* The same of n tensors in one go, without what stays on this rank, and whatever their strides.
      * NULL where memory has to be packed. */
     int (*exchange)(ul_group *g, const ul_cut *to, const ul_cut *from, int n);
@@ -64,7 +67,9 @@ struct ul_group {
     int64_t *places;  /* [2 size], ul__comm_sizes()'s */
     int64_t sequence;
     ul_comm_count count[UL_COMM_KINDS];
-    struct ul_group *next; /* of all groups of the process */
+    const ul_comm *device_comm; /* of tensors on cuda; NULL until the ranks have agreed on it */
+    void *device_handle;        /* its own */
+    struct ul_group *next;      /* of all groups of the process */
 };
 
 enum { UL_MAX_CUTS = 8 }; /* tensors of one exchange */
@@ -75,8 +80,21 @@ extern const ul_comm *ul__world_comm;
 /* Fills rank, size and handle of the world that a launcher says has `size` ranks. */
 int ul__mpi_open(ul_group *world, int size);
 
+/* ---- nccl_world.c: tensors on cuda ---- */
+
 /* What moves the tensors of a device; numbers, barriers and splits are g->comm's. */
 const ul_comm *ul__comm_of(const ul_group *g, ul_device device);
+/* Before the first call on tensors on cuda, by all ranks: opens NCCL for them, or settles for the
+ * host's memory where they share a GPU or NCCL is missing. */
+int ul__device_ready(ul_group *g);
+/* The same for a part of g, by all ranks of g; part: this rank's, or NULL. */
+int ul__device_split(ul_group *part, ul_group *g, const int *colors, int key);
+/* Whether NCCL has failed since it was asked to do something, and how; from any thread. */
+int ul__nccl_failed(char *text, int size);
+/* Closes what is open, after all that was asked for. */
+void ul__nccl_end(void);
+/* From device to device, in the order of the compute stream. (staged.c) */
+int ul__copy_on_cuda(void *to, const void *from, int64_t bytes);
 
 /* A group in the list of all; its size, and scratch for that. */
 int ul__group_new(ul_group **out, const ul_comm *comm, const char *name);
@@ -102,6 +120,10 @@ int ul__comm_sizes(ul_group *g, int64_t *all, const int64_t *mine, int n);
 void ul__watch_begin(const ul_group *g, ul_comm_kind kind, const char *what);
 void ul__watch_patiently(void); /* the next call knows no deadline */
 double ul__watch_end(void);     /* how many seconds it took */
+/* For calls that are over later than they return. Where the event of the last call is kept, from
+ * one call to another of the same place in the log; and that it was recorded. */
+void **ul__watch_event(void);
+void ul__watch_recorded(void);
 /* Starts the thread, once. */
 int ul__watch_start(void);
 

@@ -43,6 +43,11 @@ int ul_group_size(const ul_group *group) { return group->size; }
 const char *ul_group_name(const ul_group *group) { return group->name; }
 const char *ul_group_transport(const ul_group *group) { return group->comm->name; }
 
+const char *ul_group_cuda_transport(const ul_group *group)
+{
+    return group->device_comm ? group->device_comm->name : "none";
+}
+
 const char *ul_comm_name(ul_comm_kind kind)
 {
     static const char *const names[UL_COMM_KINDS] = {"all_reduce",
@@ -178,7 +183,7 @@ static int split(ul_group **out, ul_group *g, const int *colors, int key)
         part->handle = made.handle;
     }
     *out = part;
-    return UL_OK;
+    return ul__device_split(part, g, colors, key);
 }
 
 int ul_group_split(ul_group **out, ul_group *group, int color, int key)

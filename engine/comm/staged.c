@@ -20,7 +20,7 @@ static int to_device(void *data, const void *host, int64_t bytes)
     return bytes > 0 ? ul__cuda()->write(data, host, bytes) : UL_OK;
 }
 
-static int within_device(void *to, const void *from, int64_t bytes)
+int ul__copy_on_cuda(void *to, const void *from, int64_t bytes)
 {
     const ul_loop l = {.ndim = 1, .shape = {bytes}, .stride = {{1}, {1}}};
     if (bytes == 0 || to == from) return UL_OK;
@@ -96,7 +96,7 @@ static int all_reduce(ul_group *g, void *data, int64_t n, ul_dtype dtype, ul_red
 static int reduce_scatter(ul_group *g, void *mine, const ul_pieces *all, ul_dtype dtype)
 {
     int64_t bytes = all->bytes[g->rank];
-    if (g->size == 1) return within_device(mine, piece(all, 0), bytes);
+    if (g->size == 1) return ul__copy_on_cuda(mine, piece(all, 0), bytes);
     copies c;
     UL_TRY(stage(&c, all, g->size));
     char *own = piece(&c.pieces, g->rank);
@@ -108,7 +108,7 @@ static int reduce_scatter(ul_group *g, void *mine, const ul_pieces *all, ul_dtyp
 
 static int all_gather(ul_group *g, const ul_pieces *all, const void *mine)
 {
-    if (g->size == 1) return within_device(piece(all, 0), mine, all->bytes[0]);
+    if (g->size == 1) return ul__copy_on_cuda(piece(all, 0), mine, all->bytes[0]);
     copies c;
     UL_TRY(make_room(&c, all, g->size));
     char *own = piece(&c.pieces, g->rank);
@@ -121,7 +121,7 @@ static int all_gather(ul_group *g, const ul_pieces *all, const void *mine)
 
 static int all_to_all(ul_group *g, const ul_pieces *to, const ul_pieces *from)
 {
-    if (g->size == 1) return within_device(piece(to, 0), piece(from, 0), to->bytes[0]);
+    if (g->size == 1) return ul__copy_on_cuda(piece(to, 0), piece(from, 0), to->bytes[0]);
     copies out, in;
     UL_TRY(stage(&out, from, g->size));
     int rc = make_room(&in, to, g->size);
@@ -172,7 +172,7 @@ static int receive(ul_group *g, void *data, int64_t bytes, int from)
 }
 
 /* What is no tensor, as numbers and barriers, is the other transport's. */
-const ul_comm ul__staged = {.name = "mpi, staged",
+const ul_comm ul__staged = {.name = "staged",
                             .all_reduce = all_reduce,
                             .reduce_scatter = reduce_scatter,
                             .all_gather = all_gather,
@@ -180,8 +180,3 @@ const ul_comm ul__staged = {.name = "mpi, staged",
                             .broadcast = broadcast,
                             .send = send,
                             .receive = receive};
-
-const ul_comm *ul__comm_of(const ul_group *g, ul_device device)
-{
-    return device == UL_CUDA ? &ul__staged : g->comm;
-}

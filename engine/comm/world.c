@@ -1,10 +1,11 @@
 /* world.c - which ranks there are: what launchers say, and the world made of it. */
 #define _GNU_SOURCE
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm.h"
+#include "nccl.h"
 
 static ul_group *world;
 const ul_comm *ul__world_comm = &ul__mpi;
@@ -30,31 +31,53 @@ int ul__local_rank(void)
     return rank > 0 ? rank : 0;
 }
 
-/* How many ranks a launcher that Open MPI can talk to has started. SLURM_NTASKS does not tell: it
- * is set in a batch script too, which is one process.
- */
-static int launched(int *size)
+/* What a launcher says. */
+typedef struct launch {
+    int size, rank;
+    int mpi;        /* whether it starts ranks that Open MPI can connect */
+    const char *by; /* the variable with the size */
+} launch;
+
+/* SLURM_NTASKS does not tell: it is set in a batch script too, which is one process. */
+static launch launched(void)
 {
-    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS",
-                                        NULL};
-    static const char *const elsewhere[] = {"WORLD_SIZE", NULL};
-    const char *name = NULL;
-    *size = number_in(sizes, &name);
-    if (*size > 0) return UL_OK;
-    int others = number_in(elsewhere, &name);
-    UL_REQUIRE(others <= 1 || !getenv("RANK"), UL_ECOMM,
-               "group: %s = %d, but torchrun and its like start no MPI: start with mpirun or srun "
-               "--mpi=pmix",
-               name, others);
-    *size = 1;
-    return UL_OK;
+    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", NULL};
+    static const char *const steps[] = {"SLURM_STEP_NUM_TASKS", NULL};
+    static const char *const managers[] = {"PMIX_RANK", "PMI_RANK", "PMI_FD", NULL};
+    static const char *const elsewhere[] = {"WORLD_SIZE", NULL}, *const others[] = {"RANK", NULL};
+    static const char *const ranks[] = {"SLURM_PROCID", NULL};
+    const char *name;
+    launch l = {.mpi = 1};
+    l.size = number_in(sizes, &l.by);
+    if (l.size > 0) return l;
+    l.size = number_in(steps, &l.by);
+    l.rank = number_in(ranks, &name);
+    l.mpi = l.rank < 0 || number_in(managers, &name) >= 0;
+    if (l.size > 1) return l;
+    l.size = number_in(elsewhere, &l.by);
+    l.rank = number_in(others, &name);
+    l.mpi = 0;
+    if (l.size > 1 && l.rank >= 0) return l;
+    return (launch){.size = 1};
+}
+
+/* Without MPI there is NCCL, where there are GPUs. */
+static int open_without_mpi(ul_group *g, const launch *l)
+{
+    char why[768];
+    if (ul__nccl_open_world(g, l->rank, l->size) == UL_OK) return UL_OK;
+    snprintf(why, sizeof why, "%s", ul_last_error());
+    return ul__fail(UL_ECOMM,
+                    "group: %s = %d, but its launcher starts no MPI, and NCCL cannot be used (%s): "
+                    "start with mpirun or srun --mpi=pmix",
+                    l->by, l->size, why);
 }
 
 /* Ranks on one machine share its processors, unless the launcher or the user has seen to that. */
 static void share_threads(void)
 {
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE",
-                                        NULL};
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE",
+                                        "SLURM_NTASKS_PER_NODE", NULL};
     const char *name;
     int local = number_in(names, &name), threads = ul_threads();
     cpu_set_t set;
@@ -67,12 +90,12 @@ int ul_group_world(ul_group **out)
 {
     *out = world;
     if (world) return UL_OK;
-    int size;
     ul_group *g;
-    UL_TRY(launched(&size));
-    UL_TRY(ul__group_new(&g, size > 1 ? ul__world_comm : &ul__self, "world"));
-    if (size > 1) {
-        UL_TRY(ul__mpi_open(g, size));
+    const launch l = launched();
+    const ul_comm *comm = l.size == 1 ? &ul__self : l.mpi ? ul__world_comm : &ul__nccl_host;
+    UL_TRY(ul__group_new(&g, comm, "world"));
+    if (l.size > 1) {
+        UL_TRY(l.mpi ? ul__mpi_open(g, l.size) : open_without_mpi(g, &l));
         UL_TRY(ul__watch_start());
         share_threads();
     } else {
@@ -100,5 +123,9 @@ void ul_group_end(int status)
         if (rc == UL_OK) rc = ul__comm_end(g, UL_COMM_END, 0, g->comm->barrier(g));
         status = rc < 0;
     }
+    if (status)
+        ul_group_give_up();
+    else
+        ul__nccl_end();
     g->comm->end(status);
 }

@@ -43,7 +43,8 @@ static int move(ul_group *g, ul_tensor *const *to, ul_tensor *const *from, ul_de
     int64_t *numbers = ul__data(memory);
     const ul_pieces in = pieces_of(to, g->size, numbers);
     const ul_pieces out = pieces_of(from, g->size, numbers + 2 * g->size);
-    int rc = ul__comm_begin(g, UL_COMM_ALL_TO_ALL, "a list");
+    int rc = device == UL_CUDA ? ul__device_ready(g) : UL_OK;
+    if (rc == UL_OK) rc = ul__comm_begin(g, UL_COMM_ALL_TO_ALL, "a list");
     if (rc == UL_OK)
         rc = ul__comm_end(g, UL_COMM_ALL_TO_ALL, sent,
                           device == UL_META ? UL_OK

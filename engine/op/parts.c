@@ -85,18 +85,33 @@ void ul__packed_free(ul_packed *packed)
 
 /* ---- exchanging parts ---- */
 
-/* For transports that cannot do it without. */
-static int exchange_packed(ul_group *g, const ul_parts *to, const ul_parts *from, int moves)
+static int send_packed(ul_group *g, const ul_comm *comm, const ul_packed *in, const ul_packed *out,
+                       int n)
 {
-    ul_packed out, in;
-    UL_TRY(ul__pack(&out, from, g->size, g->rank, 1));
-    int rc = ul__pack(&in, to, g->size, g->rank, 0);
-    if (rc == UL_OK) {
-        if (moves) rc = ul__comm_on(g, to->x)->all_to_all(g, &in.pieces, &out.pieces);
-        if (rc == UL_OK) rc = ul__unpack(&in, to, g->size, g->rank);
-        ul__packed_free(&in);
+    if (comm->together) UL_TRY(comm->together(g, 1));
+    for (int i = 0; i < n; i++) UL_TRY(comm->all_to_all(g, &in[i].pieces, &out[i].pieces));
+    return comm->together ? comm->together(g, 0) : UL_OK;
+}
+
+/* For transports that cannot do it without. */
+static int exchange_packed(ul_group *g, const ul_parts *to, const ul_parts *from, int n, int moves)
+{
+    ul_packed in[UL_MAX_CUTS], out[UL_MAX_CUTS];
+    int ins = 0, outs = 0, rc = UL_OK;
+    while (rc == UL_OK && outs < n) {
+        rc = ul__pack(&out[outs], &from[outs], g->size, g->rank, 1);
+        outs++;
     }
-    ul__packed_free(&out);
+    while (rc == UL_OK && ins < n) {
+        rc = ul__pack(&in[ins], &to[ins], g->size, g->rank, 0);
+        ins++;
+    }
+    if (rc == UL_OK && moves) rc = send_packed(g, ul__comm_on(g, to->x), in, out, n);
+    for (int i = 0; i < outs; i++) ul__packed_free(&out[i]);
+    for (int i = 0; i < ins; i++) {
+        if (rc == UL_OK) rc = ul__unpack(&in[i], &to[i], g->size, g->rank);
+        ul__packed_free(&in[i]);
+    }
     return rc;
 }
 
@@ -165,8 +180,7 @@ int ul__exchange(ul_group *g, const ul_parts *to, const ul_parts *from, int n, i
     }
     if (g->size == 1) return UL_OK;
     if (ul__comm_on(g, to->x)->exchange) return exchange_cut(g, to, from, n, moves);
-    for (int i = 0; i < n; i++) UL_TRY(exchange_packed(g, &to[i], &from[i], moves));
-    return UL_OK;
+    return exchange_packed(g, to, from, n, moves);
 }
 
 const ul_comm *ul__comm_on(const ul_group *g, const ul_tensor *x)
@@ -192,6 +206,8 @@ int ul__collective(ul_group *g, ul_comm_kind kind, const ul_tensor *x, int dim, 
     UL_REQUIRE(!moves || g->comm != &ul__plan, UL_EDEVICE,
                "%s: the other ranks of a pretended world have no values; x %s must be on meta",
                ul_comm_name(kind), ul__shape(x));
+    int pair = kind == UL_COMM_SEND || kind == UL_COMM_RECEIVE;
+    if (x->storage->device == UL_CUDA && !pair) UL_TRY(ul__device_ready(g));
     UL_TRY(ul__comm_begin(g, kind, what));
     return moves;
 }

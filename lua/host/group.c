@@ -39,8 +39,11 @@ static void on_stuck(const char *sentence)
 {
     fprintf(stderr, "ulysses: %s\n", sentence);
     host_remote_flush();
+    ul_group_give_up();
     _exit(75);
 }
+
+static void on_notice(const char *sentence) { fprintf(stderr, "ulysses: %s\n", sentence); }
 
 /* A rank that fails ends the others; one that is done waits for them. */
 static void on_end(int status, void *unused)
@@ -57,6 +60,7 @@ static void watch_end(void)
     if (watched) return;
     watched = 1;
     ul_group_on_stuck(on_stuck);
+    ul_group_on_notice(on_notice);
     on_exit(on_end, NULL);
 }
 
@@ -377,15 +381,17 @@ static int get(lua_State *L)
         lua_pushstring(L, ul_group_name(g));
     else if (!strcmp(key, "transport"))
         lua_pushstring(L, ul_group_transport(g));
+    else if (!strcmp(key, "cuda_transport"))
+        lua_pushstring(L, ul_group_cuda_transport(g));
     else
         lua_pushvalue(L, 2), lua_rawget(L, lua_upvalueindex(1));
     if (lua_isnil(L, -1)) {
         static const char *const names[] = {
-            "rank",           "size",          "name",           "transport",   "split",
-            "barrier",        "lengths",       "all_reduce",     "all_reduce_", "all_gather",
-            "all_to_all",     "broadcast",     "broadcast_",     "send",        "recv",
-            "reduce_scatter", "shard_heads",   "shard_tokens",   "head_share",  "counts",
-            "reset_counts",   "gather_linear", "ring_attention", NULL};
+            "rank",       "size",           "name",          "transport",      "cuda_transport",
+            "split",      "barrier",        "lengths",       "all_reduce",     "all_reduce_",
+            "all_gather", "all_to_all",     "broadcast",     "broadcast_",     "send",
+            "recv",       "reduce_scatter", "shard_heads",   "shard_tokens",   "head_share",
+            "counts",     "reset_counts",   "gather_linear", "ring_attention", NULL};
         char more[256];
         host_suggest(more, sizeof more, key, names);
         host_fail(L, "a group has no '%.40s'%s", key, more);

@@ -100,8 +100,11 @@ static int join(void)
     static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS",
                                         NULL};
     static const char *const ranks[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", NULL};
-    if (number_in(sizes) <= 1) return 0;
-    rank = number_in(ranks);
+    static const char *const torch_size[] = {"WORLD_SIZE", NULL}, *const torch_rank[] = {"RANK",
+                                                                                         NULL};
+    int by_torch = number_in(sizes) <= 1 && number_in(torch_rank) >= 0;
+    if (number_in(by_torch ? torch_size : sizes) <= 1) return 0;
+    rank = number_in(by_torch ? torch_rank : ranks);
     has_front = getenv("UL_RANK_FRONT") != NULL;
     if (has_front) {
         struct sigaction action = {.sa_handler = on_forwarded}; /* without SA_RESTART */

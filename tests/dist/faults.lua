@@ -147,7 +147,7 @@ local list = {
       ul.group():barrier()
       error 'the end']] },
   { name = 'another launcher', environment = 'RANK=0 WORLD_SIZE=4', 'WORLD_SIZE = 4',
-    'start with mpirun or srun --mpi=pmix', script = 'ul.group()' },
+    'NCCL cannot be used (cuda: ', 'start with mpirun or srun --mpi=pmix', script = 'ul.group()' },
   { name = 'a launcher of another MPI', environment = 'PMI_SIZE=4 PMI_RANK=1',
     'the launcher started 4 ranks, but Open MPI formed a world of 1', script = 'ul.group()' },
   { name = 'no Open MPI', ranks = 2, environment = 'UL_MPI_LIB=/nowhere/libmpi.so',

@@ -118,6 +118,49 @@ local function hosts()
   for _, case in ipairs(cases) do judge(case) end
 end
 
+-- ---- NCCL, which tests/cuemu pretends too ----
+
+local NCCL = 'CUEMU_DEVICES=8 UL_TEST_DEVICE=cuda UL_CUDA_LIB_PATH=build/release/fake '
+
+-- Ranks that nobody but themselves connects, as torchrun starts them; all are waited for.
+local function apart(case)
+  local name, program = os.tmpname(), 'build/release/ulysses-lua'
+  local file = io.open(name, 'w')
+  file:write("local ul = require 'ulysses'\n", case.script)
+  file:close()
+  local command = {}
+  for rank = 0, case.apart - 1 do
+    command[#command + 1] = ('RANK=%d LOCAL_RANK=%d WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 '
+      .. 'MASTER_PORT=%d UL_THREADS=1 CUEMU_DEVICES=8 UL_CUDA_LIB_PATH=build/release/fake %s '
+      .. 'timeout -k 5 60 %s --device cuda %s & p%d=$!'):format(
+      rank, rank, case.apart, 20000 + os.time() % 20000, case.environment or '', program, name,
+      rank)
+  end
+  for rank = 0, case.apart - 1 do
+    command[#command + 1] = ('wait $p%d; echo "rank %d: $?"'):format(rank, rank)
+  end
+  local begun = os.time()
+  local output = shell(table.concat(command, '\n'))
+  os.remove(name)
+  local good = not output:find ': 124\n' and os.time() - begun < 20
+  for _, words in ipairs(case) do good = good and output:find(words, 1, true) end
+  report(case.name, good, output)
+end
+
+local function nccl()
+  specs(2, NCCL .. 'UL_COMM_CUDA=nccl', 'cuda groups tp mesh')
+  specs(3, NCCL .. 'UL_COMM_CUDA=nccl FAKE_NCCL_VERSION=22703', 'cuda groups')
+  if not ('nccl'):find(pattern, 1, true) then return end
+  for _, case in ipairs(dofile 'tests/dist/nccl.lua') do
+    if case.apart then
+      apart(case)
+    else
+      case.environment = NCCL .. (case.environment or '')
+      fault(case)
+    end
+  end
+end
+
 if select(2, shell 'mpirun --version') ~= 0 then
   skipped = 1
   print 'dist: there is no mpirun'
@@ -125,6 +168,7 @@ elseif os.getenv 'UL_CUDA_BACKEND' then
   specs(1, 'UL_TEST_DEVICE=cuda:0', 'cuda groups')
   specs(2, 'UL_TEST_DEVICE=cuda:0', 'cuda groups tp mesh ulysses')
   specs(3, 'UL_TEST_DEVICE=cuda:0', 'cuda groups ring')
+  nccl()
 else
   for _, n in ipairs { 1, 2, 3, 4, 8 } do specs(n, '') end
   specs(3, 'UL_COMM_MESSAGE=1000')

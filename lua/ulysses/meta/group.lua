@@ -17,7 +17,9 @@
 ---@field rank integer this rank, from 0
 ---@field size integer
 ---@field name string 'world', 'world.1' ..
----@field transport 'self'|'mpi'|'plan'
+---@field transport 'self'|'mpi'|'nccl'|'plan'
+---@field cuda_transport 'nccl'|'staged'|'none' of tensors on cuda: by NCCL, or by way of the host;
+---none until the first exchange or split
 local Group = {}
 
 ---@class ulysses

@@ -1,0 +1,67 @@
+-- nccl.lua - what goes wrong where NCCL connects ranks, and ranks without MPI: `apart` of them, as
+-- torchrun starts them, else under mpirun.
+local TOGETHER = [[
+  ul.set_default_device 'cuda'
+  local g, x = ul.group(), ul.ones { 1000 }
+]]
+
+local list = {
+  { name = 'ranks without MPI', apart = 3, 'rank 0: 0', 'rank 1: 0', 'rank 2: 0',
+    'nccl\tnccl\t3\t2\tf64\t6', script = [[
+      local g = ul.group()
+      local sum = g:all_reduce(ul.ones { 5 }):tolist()[1]
+      local part = g:split(g.rank % 2)
+      local numbers = part:all_gather(ul.tensor({ g.rank }, { dtype = 'f64', device = 'cpu' }))
+      assert(numbers:tolist()[1] == g.rank % 2)
+      local all = g:all_reduce(ul.tensor({ g.rank + 1 }, { dtype = 'f64', device = 'cpu' }))
+      local x = ul.arange(6, { dtype = 'f32' }) + g.rank * 100
+      local lists = g:all_to_all(x, { split = 1, cat = 1 })
+      assert(lists:tolist()[6] == 201 + 2 * g.rank)
+      if g.rank == 0 then g:send(ul.full({ 3 }, 7), 1) end
+      if g.rank == 1 then
+        local y = ul.zeros { 3 }
+        g:recv(y, 0)
+        assert(y:tolist()[3] == 7)
+      end
+      g:barrier()
+      print(g.transport, g.cuda_transport, sum, part.size, all:dtype(), all:item())]] },
+  { name = 'a rank without MPI is killed', apart = 3, 'NCCL has failed in all_reduce #',
+    'of group world: remote error: rank 1 has closed its connection', 'rank 0: 75', 'rank 1: 137',
+    'rank 2: 75', script = TOGETHER .. [[
+      local ffi = require 'ffi'
+      ffi.cdef 'int getpid(void); int kill(int, int);'
+      for i = 1, 1000 do
+        g:all_reduce_(x)
+        if g.rank == 1 and i == 10 then ffi.C.kill(ffi.C.getpid(), 9) end
+      end]] },
+  { name = 'NCCL fails', ranks = 2, status = 75, environment = 'FAKE_NCCL_FAIL=1,5',
+    'rank 1 of 2: NCCL has failed in all_reduce #', '(f32 [1000] on cuda) of group world',
+    'system error: the network is down, as a test asked for',
+    script = TOGETHER .. 'for _ = 1, 10 do g:all_reduce_(x) end' },
+  { name = 'a rank calls another collective by NCCL', ranks = 2, status = 75,
+    environment = 'UL_COMM_TIMEOUT=2', 'NCCL has failed in',
+    'which sends broadcast of 4000', script = TOGETHER .. [[
+      g:all_reduce_(x)
+      if g.rank == 0 then g:broadcast_(x, 0) else g:all_reduce_(x) end]] },
+  { name = 'ranks that share a GPU', ranks = 3,
+    'ranks 0 and 1 share one GPU, which NCCL refuses: what ranks exchange goes through the host',
+    'it went on', script = [[
+      ul.set_default_device(ul.group().rank == 2 and 'cuda:1' or 'cuda:0')
+      local g = ul.group()
+      assert(g:all_reduce(ul.ones { 3 }):tolist()[1] == 3 and g.cuda_transport == 'staged')
+      error 'it went on']] },
+  { name = 'ranks that share a GPU, where NCCL is asked for', ranks = 2,
+    environment = 'UL_COMM_CUDA=nccl', 'group world: ranks 0 and 1 share one GPU',
+    script = "ul.set_default_device 'cuda:0' ul.group():all_reduce(ul.ones { 3 })" },
+  { name = 'ranks that share a GPU, without MPI', apart = 2, environment = 'CUEMU_DEVICES=1',
+    'two ranks share one GPU, which NCCL refuses: start one for each GPU, or with --ranks',
+    'rank 0: 1', 'rank 1: 1', script = 'ul.group()' },
+  { name = 'no NCCL', ranks = 2, environment = 'UL_COMM_CUDA=nccl FAKE_NCCL_VERSION=0 ',
+    'rank 0 has no NCCL (', script = TOGETHER .. 'g:all_reduce(x)' },
+  { name = 'a wrong choice of a transport', ranks = 2, environment = 'UL_COMM_CUDA=gloo',
+    "UL_COMM_CUDA must be nccl or mpi, not 'gloo'", script = TOGETHER .. 'g:all_reduce(x)' },
+  { name = 'nobody knows where rank 0 is', apart = 1, environment = 'MASTER_ADDR= WORLD_SIZE=2',
+    'WORLD_SIZE = 2, but its launcher starts no MPI, and NCCL cannot be used',
+    'MASTER_ADDR must be its host', script = 'ul.group()' },
+}
+return list
