@@ -209,7 +209,7 @@ __device__ __forceinline__ int copy_queries(const flash_slopes &f, uint16_t *sta
 }
 
 template <int DIM, int MADE>
-static __global__ void __launch_bounds__(FLASH_THREADS) flash_dkv_kernel(flash_slopes f)
+static __global__ void __launch_bounds__(FLASH_THREADS, 2) flash_dkv_kernel(flash_slopes f)
 {
     enum { STEP = row_step(DIM), STAGE = 2 * OTHER * STEP };
     UL_SHARED(uint16_t, shared);
