@@ -167,6 +167,32 @@ describe('a loaded model', function()
     assert.equal(text, ul.generate(model, 'abc', how))
   end)
 
+  it('answers in a conversation', function()
+    local path
+    for _, place in ipairs { 'shared', '../shared', '../../shared' } do
+      local file = io.open(place .. '/data/tokenizers/llama3/tokenizer.json')
+      if file then
+        file:close()
+        path = place .. '/data/tokenizers/llama3'
+      end
+    end
+    if not path then return pending 'shared/data is not there' end
+    local tok, settings = ul.tokenizer.load(path), require('recipes.llama3'):configure {
+      model = { vocab = 128256, dim = 8, n_layers = 1, n_heads = 2, n_kv_heads = 1, ffn = 8 },
+    }.model
+    local model = require('recipes.llama3').model(settings):init_weights { seed = 1 }
+    local messages = { { role = 'user', content = 'Hello' } }
+    local ids = ul.chat.encode(tok, 'llama3', messages, { reply = true })
+    local how = { n = 6, temperature = 0, tokenizer = tok }
+    local expected = tok:decode(ul.generate(model, ids, { n = 6, temperature = 0 }))
+    assert.equal(expected, ul.generate(model, messages, how))
+    assert.same({ expected, expected }, ul.generate(model, { messages, messages }, how))
+    -- a prompt is read with BOS, and what follows keeps its space
+    local text = ul.generate(model, 'Once', how)
+    local more = ul.generate(model, tok:encode('Once', { bos = true }), { n = 6, temperature = 0 })
+    assert.equal(tok:decode(tok:encode('Once' .. text)), 'Once' .. tok:decode(more))
+  end)
+
   it('refuses what it cannot do', function()
     local model = model_of 'llama3'
     for sentence, call in pairs {
