@@ -31,6 +31,9 @@ enum state { RUNNABLE, IN_BLOCK, IN_WARP, DONE };
 struct fiber {
     void *stack_pointer;
     char *stack; /* NULL until it first runs, and again when it is done */
+#ifdef __SANITIZE_THREAD__
+    char *own_stack; /* one that two fibers had would look like memory that they share */
+#endif
     void *sanitizer;
     uint3 thread;
     int index, state, line;
@@ -61,7 +64,11 @@ void (*run_kernel)(void *);
 void *kernel_argument;
 uint64_t random_bits = 88172645463325252u;
 #ifdef __SANITIZE_THREAD__
-char barrier; /* stands for __syncthreads, and for the order of blocks */
+/* What fibers release and acquire. Meetings have two that take turns: who is first out of one, and
+ * comes to the next, must not be ordered before who has yet to leave the one before.
+ */
+char block_begins, block_ends, barriers[2], meetings[MOST_THREADS / WARP][2];
+unsigned n_barriers, n_meetings[MOST_THREADS / WARP]; /* that are over */
 #endif
 #ifdef __SANITIZE_ADDRESS__
 const void *scheduler_stack;
@@ -109,6 +116,10 @@ RUNTIME void give_stack(fiber *f)
 {
     if (n_free_stacks) {
         f->stack = free_stacks[--n_free_stacks];
+#ifdef __SANITIZE_THREAD__
+    } else if (f->own_stack) {
+        f->stack = f->own_stack;
+#endif
     } else {
         f->stack = (char *)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
                                 -1, 0);
@@ -116,6 +127,9 @@ RUNTIME void give_stack(fiber *f)
     }
 #ifdef __SANITIZE_ADDRESS__
     __asan_unpoison_memory_region(f->stack, STACK);
+#endif
+#ifdef __SANITIZE_THREAD__
+    f->own_stack = f->stack;
 #endif
     void **top = (void **)(f->stack + STACK);
     *--top = nullptr;
@@ -178,15 +192,16 @@ RUNTIME void fiber_main()
     }
 #endif
 #ifdef __SANITIZE_THREAD__
-    __tsan_acquire(&barrier); /* blocks follow each other: shared memory is used again */
+    __tsan_acquire(&block_begins);
 #endif
     keep_left_stack();
     run_kernel(kernel_argument);
 #ifdef __SANITIZE_THREAD__
-    __tsan_release(&barrier);
+    __tsan_release(&block_ends);
+#else
+    left_stack = current->stack;
 #endif
     current->state = DONE;
-    left_stack = current->stack;
     alive--;
     if (current->ended != current->begun) die("a thread has returned before its copies", 0, 0);
     if (arrived) die("a thread has returned while others wait in __syncthreads", arrived_line, 0);
@@ -278,6 +293,11 @@ RUNTIME void launch(dim3 grid, dim3 size, size_t shared, void (*run)(void *), vo
         for (size_t i = 0; i < shared; i++) shared_memory[i] = (char)0xff;
         if (k) begin_threads();
         if (k == 0 || is_random) set_order(is_reverse, is_random);
+#ifdef __SANITIZE_THREAD__
+        /* Blocks follow each other: shared memory is used again. */
+        __tsan_acquire(&block_ends);
+        __tsan_release(&block_begins);
+#endif
         yield();
     }
 #ifdef __SANITIZE_THREAD__
@@ -292,17 +312,21 @@ RUNTIME void sync_block(int line)
         die("threads of a block are in __syncthreads at two lines", line, arrived_line);
     arrived_line = line;
 #ifdef __SANITIZE_THREAD__
-    __tsan_release(&barrier);
+    char *barrier = &barriers[n_barriers % 2];
+    __tsan_release(barrier);
 #endif
     if (++arrived == n_threads) {
         arrived = 0;
         for (int i = 0; i < n_threads; i++) fibers[i].state = RUNNABLE;
+#ifdef __SANITIZE_THREAD__
+        n_barriers++;
+#endif
     } else {
         current->state = IN_BLOCK;
         yield();
     }
 #ifdef __SANITIZE_THREAD__
-    __tsan_acquire(&barrier);
+    __tsan_acquire(barrier);
 #endif
 }
 
@@ -334,12 +358,16 @@ static RUNTIME void meet_lanes(unsigned mask, int line)
     }
     for (int l = 0; l < WARP; l++)
         if (mask >> l & 1) warp[l].state = RUNNABLE;
+#ifdef __SANITIZE_THREAD__
+    n_meetings[f->index / WARP]++;
+#endif
 }
 
 RUNTIME void sync_warp(unsigned mask, int line)
 {
 #ifdef __SANITIZE_THREAD__
-    char *meeting = (char *)slots[current->index / WARP * WARP];
+    int warp = current->index / WARP;
+    char *meeting = &meetings[warp][n_meetings[warp] % 2];
     __tsan_release(meeting);
 #endif
     meet_lanes(mask, line);
@@ -418,13 +446,45 @@ RUNTIME unsigned active_lanes()
 
 RUNTIME void *dynamic_shared() { return shared_memory; }
 
+/* What is larger than any test's ordinary tensor costs only the pages that are touched. It is not
+ * filled with NaN, then.
+ */
+static const size_t LARGE = (size_t)1 << 30;
+static struct {
+    void *data;
+    size_t bytes;
+} larges[16];
+
+static void *allocate_large(size_t bytes)
+{
+    for (auto &large : larges) {
+        if (large.data) continue;
+        void *data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (data == MAP_FAILED) return nullptr;
+        large = {data, bytes};
+        return data;
+    }
+    return nullptr;
+}
+
 void *allocate(size_t bytes)
 {
     void *data = nullptr;
+    if (bytes >= LARGE) return allocate_large(bytes);
     if (posix_memalign(&data, 256, bytes ? bytes : 1)) return nullptr;
     memset(data, 0xff, bytes);
     return data;
 }
 
-void release(void *data) { free(data); }
+void release(void *data)
+{
+    for (auto &large : larges) {
+        if (!data || large.data != data) continue;
+        munmap(data, large.bytes);
+        large.data = nullptr;
+        return;
+    }
+    free(data);
+}
 } // namespace cuemu

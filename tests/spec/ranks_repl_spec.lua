@@ -69,9 +69,10 @@ describe('the prompt over several ranks', function()
     assert.equal('a\n', answer 'print "a"')
     assert.equal('0\n[1] 1\n[2] 2\n[3] 3\n', answer 'print(g.rank)')
     assert.equal('a\nz\n[2] b\n', answer 'print "a" if g.rank == 2 then print "b" end print "z"')
-    assert.equal('tensor [2] f32 cpu\n[6, 6]\n', answer 'g:all_reduce(ul.ones(2) * g.rank)')
+    assert.equal('tensor [2] f32 cpu\n[6, 6]\n',
+                 answer "g:all_reduce(ul.ones(2):to 'cpu' * g.rank)")
     assert.equal('[0,2] tensor [1] f32 cpu\n      [0]\n[1,3] tensor [1] f32 cpu\n      [1]\n',
-                 answer 'ul.ones(1) * (g.rank % 2)')
+                 answer "ul.ones(1):to 'cpu' * (g.rank % 2)")
     assert.equal('', answer('for i = 1, 2 do', '%.%.> $'))
     assert.equal('10\n20\n', answer('print(i * 10) end'))
     terminal:type(CTRL_P)

@@ -48,7 +48,8 @@ local function state_of(name)
   return state
 end
 
-describe('a recipe on two ranks', function()
+-- On cuda that is minutes under emulation; tests/dist/cuda_spec.lua has ranks there.
+describe('a recipe on two ranks #cpu', function()
   local undisturbed
   local is_there = os.execute 'mpirun --version 2>/dev/null | grep -q "Open MPI"' == 0
 

@@ -142,7 +142,8 @@ for _, case in ipairs(golden) do
         check_gradients(case, dtype, 3, bound[2])
       end)
 
-      it('trains the same way, in ' .. dtype, function()
+      -- minutes under emulation, where tests/cuda/recipes_spec.lua takes ten steps
+      it('trains the same way #cpu, in ' .. dtype, function()
         check_training(case, dtype, dtype == 'f64' and 3 or 1, bound[3])
       end)
     end

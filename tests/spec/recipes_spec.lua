@@ -42,7 +42,8 @@ local function losses_in(folder)
   return losses
 end
 
-describe('recipes as programs', function()
+-- On cuda that is minutes under emulation, where tests/cuda/recipes_spec.lua takes ten steps.
+describe('recipes as programs #cpu', function()
   local folder
 
   -- Runs a recipe in a folder of its own: what it printed, and its exit status.
