@@ -68,6 +68,23 @@ static void *below(const search *s, const char *root, const char *pattern)
     return library;
 }
 
+/* Of the environment whose python3 comes first in PATH. */
+static void *below_python(const search *s, const char *packages)
+{
+    const char *path = getenv("PATH");
+    char root[PATH_MAX];
+    while (path && *path) {
+        int length = (int)strcspn(path, ":");
+        int n = snprintf(root, sizeof root, "%.*s/python3", length, path);
+        if (n < (int)sizeof root && access(root, X_OK) == 0) {
+            strcpy(root + length, "/..");
+            return below(s, root, packages);
+        }
+        path += length + (path[length] == ':');
+    }
+    return NULL;
+}
+
 static void *in_python(const search *s)
 {
     static const char packages[] = "lib/python3*/site-packages/nvidia/*/lib";
@@ -75,6 +92,7 @@ static void *in_python(const search *s)
     char local[PATH_MAX];
     const char *home = getenv("HOME");
     if (!library) library = below(s, getenv("CONDA_PREFIX"), packages);
+    if (!library) library = below_python(s, packages);
     if (!library && home && snprintf(local, sizeof local, "%s/.local", home) < (int)sizeof local)
         library = below(s, local, packages);
     if (!library) library = below(s, "/usr", "{,local/}lib/python3*/*-packages/nvidia/*/lib");

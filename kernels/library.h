@@ -12,7 +12,8 @@ extern "C" {
  *   1. the folders of UL_CUDA_LIB_PATH, separated by colons,
  *   2. where the loader looks: LD_LIBRARY_PATH, the system's folders,
  *   3. lib64 and lib below CUDA_HOME, CUDA_PATH and /usr/local/cuda,
- *   4. nvidia/.../lib of Python's packages: of VIRTUAL_ENV, CONDA_PREFIX, ~/.local and the system,
+ *   4. nvidia/.../lib of Python's packages: of VIRTUAL_ENV, CONDA_PREFIX, the python3 in PATH,
+ *      ~/.local and the system,
  * every name in one place before the next place. A file that is there but can not be loaded is
  * passed over.
  *

@@ -65,6 +65,10 @@ static void places(void)
     /* each place goes before those that were filled before it */
     put(".local/lib/python3.11/site-packages/nvidia/cu13/lib", names[1], real);
     CHECK(strstr(found(why), "nvidia/cu13"));
+    put("e/lib/python3.12/site-packages/nvidia/cudnn/lib", names[1], real);
+    put("e/bin", "python3", "/bin/true");
+    set("PATH", "e/bin:/usr/bin:/bin");
+    CHECK(strstr(found(why), "nvidia/cudnn"), "of the python3 in PATH");
     put("v/lib/python3.12/site-packages/nvidia/nccl/lib", names[1], real);
     set("VIRTUAL_ENV", "v");
     CHECK(!strncmp(found(why), "v/lib", 5));
@@ -86,6 +90,7 @@ static void broken(void)
     unsetenv("CUDA_PATH");
     unsetenv("VIRTUAL_ENV");
     setenv("HOME", "/nonexistent", 1);
+    setenv("PATH", "/usr/bin:/bin", 1);
     CHECK(!strcmp(found(why), ""));
     CHECK(strstr(why, "/b/libul_wanted.so.2: "), "the loader's own words: %s", why);
 }

@@ -1,0 +1,145 @@
+#!/bin/bash
+# run.sh - everything that only a GPU can show, in one command and at most 8 minutes.
+#
+#   tests/gpu/run.sh [report]      the report's file; build/gpu-report.md unless given
+#
+# Builds for this GPU, runs the kernel suite plain and under compute-sanitizer, compares cuDNN, our
+# attention and f64, trains with 2 and 4 ranks that share the GPU, and times ops against their
+# floors and a training step against PyTorch where there is one. A part that fails, is refused or
+# runs out of time is reported, and the next one follows. Exit status: whether all tests passed.
+#
+# On a machine without network, tests/gpu/pack.sh first gathers what is missing there, elsewhere.
+cd "$(dirname "$0")/../.." || exit 1
+report=${1:-build/gpu-report.md}
+logs=build/gpu-logs
+mkdir -p "$logs" "$(dirname "$report")"
+tools=$PWD/build/gpu-tools
+started=$SECONDS
+budget=470 # seconds for all
+bad=0
+
+say() { echo "$@" | tee -a "$report"; }
+
+# Luajit, busted, Open MPI and the libraries to build with, where pack.sh has gathered them.
+use_tools() {
+    local lib=$tools/usr/lib/x86_64-linux-gnu
+    export PATH=$PATH:$tools/usr/bin
+    export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$lib:$tools/lib/x86_64-linux-gnu:$lib/openmpi/lib
+    export PKG_CONFIG_SYSROOT_DIR=$tools PKG_CONFIG_LIBDIR=$lib/pkgconfig:$tools/usr/share/pkgconfig
+    export LUA_PATH="$tools/usr/share/lua/5.1/?.lua;$tools/usr/share/lua/5.1/?/init.lua;;"
+    export LUA_CPATH="$lib/lua/5.1/?.so;;"
+    export OPAL_PREFIX=$tools/usr OPAL_LIBDIR=$lib
+    export OMPI_MCA_mca_base_component_path=$lib/openmpi/lib/openmpi3
+    export OPAL_DATADIR=$tools/usr/share OPAL_PKGDATADIR=$tools/usr/share/openmpi
+    [[ -e $tools/usr/bin/luajit ]] || ln -sf "$(cd "$tools/usr/bin" && ls luajit* | head -n 1)" \
+        "$tools/usr/bin/luajit"
+    [[ -e $tools/usr/bin/mpirun ]] || ln -sf mpirun.openmpi "$tools/usr/bin/mpirun"
+    [[ -e $tools/usr/bin/pkg-config ]] || ln -sf pkgconf "$tools/usr/bin/pkg-config"
+}
+
+# part TITLE SECONDS COMMAND...: runs it, its end goes to the report. Whatever is left of all the
+# time bounds it too.
+part() {
+    local title=$1 limit=$2 left=$((budget - SECONDS + started)) status start=$SECONDS
+    local log="$logs/${title//[^a-zA-Z0-9]/_}.log"
+    shift 2
+    ((left < limit)) && limit=$left
+    say "" && say "## $title"
+    if ((limit < 5)); then
+        say "not run: the time is used up"
+        return 1
+    fi
+    timeout --kill-after=5 "$limit" "$@" >"$log" 2>&1
+    status=$?
+    say '```' && tail -n "${lines:-40}" "$log" | tee -a "$report" && say '```'
+    case $status in
+    0) say "$((SECONDS - start)) s" ;;
+    124 | 137) say "stopped after $limit s" ;;
+    *) say "exit status $status after $((SECONDS - start)) s" ;;
+    esac
+    return $status
+}
+
+# A part that is a test: its failure is the script's.
+test_part() { part "$@" || bad=1; }
+
+machine() {
+    date -u +%Y-%m-%d
+    nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.mem \
+        --format=csv,noheader
+    nproc && grep -m 1 'model name' /proc/cpuinfo
+    "${CUDACXX:-nvcc}" --version | tail -n 2
+    git log -1 --format=%h 2>/dev/null
+    cc --version | head -n 1
+    cmake --version | head -n 1
+    python3 -c 'import torch, transformers
+print("torch", torch.__version__, "transformers", transformers.__version__)'
+    return 0
+}
+
+build() {
+    local capability
+    capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+    cmake --preset cuda -DUL_CUDA_ARCHITECTURES="${capability:-90}-real" &&
+        cmake --build --preset cuda -j "$(nproc)" --target core ulysses-lua ulysses_cuda
+}
+
+lua() { env "LUA_PATH=$lua_path" "LUA_CPATH=$lua_cpath" luajit "$@"; }
+
+suite() { lua tests/busted.lua tests/cuda/*_spec.lua; }
+
+attention() {
+    lua tests/cuda/cudnn_attention.lua cudnn any_order large
+    lua tests/cuda/cudnn_attention.lua native in_order large
+}
+
+# What shares memory between threads: the tool is 10 to 100 times slower.
+sanitized() {
+    env "LUA_PATH=$lua_path" "LUA_CPATH=$lua_cpath" \
+        compute-sanitizer --tool "$1" --error-exitcode 9 --print-limit 5 luajit tests/busted.lua \
+        --filter=attention --filter=norm --filter=sum --filter=matmul --filter=entropy \
+        --filter=sort --filter=embedding tests/cuda/ops_spec.lua
+}
+
+# The losses of 20 steps over so many ranks of this GPU, beside those of one.
+ranks() {
+    local folder
+    folder=$(mktemp -d)
+    for n in 1 "$1"; do
+        "$program" --device cuda --ranks "$n" recipes/llama3.lua sp="$n" steps=20 dtype=f32 \
+            out="$folder/$n" || return
+    done
+    lua tests/gpu/losses.lua "$folder/1" "$folder/$1"
+    local status=$?
+    rm -rf "$folder"
+    return $status
+}
+
+steps() {
+    "$program" --device cuda tests/gpu/step.lua
+    python3 -c 'import torch, transformers' && python3 tests/gpu/step.py
+}
+
+: >"$report"
+say '# What a GPU showed'
+[[ -d $tools ]] && use_tools
+program=build/cuda/ulysses-lua
+lua_path="lua/?.lua;lua/?/init.lua;?.lua;$LUA_PATH;;"
+lua_cpath="build/cuda/?.so;$LUA_CPATH;;"
+export program lua_path lua_cpath
+export -f machine build lua suite attention sanitized ranks steps
+part 'Machine' 30 bash -c machine
+if lines=15 part 'Build' 200 bash -c build; then
+    test_part 'Kernel suite' 90 bash -c suite
+    test_part 'Attention: cuDNN, ours, f64' 60 bash -c attention
+    test_part 'Two ranks on one GPU' 60 bash -c 'ranks 2'
+    test_part 'Four ranks on one GPU' 60 bash -c 'ranks 4'
+    lines=100 part 'Ops against their floors' 60 "$program" --device cuda tests/bench/run.lua
+    part 'A training step against PyTorch' 100 bash -c steps
+    part 'compute-sanitizer memcheck' 70 bash -c 'sanitized memcheck'
+    part 'compute-sanitizer racecheck' 70 bash -c 'sanitized racecheck'
+else
+    bad=1
+fi
+say "" && say "$((SECONDS - started)) s in all"
+exit $bad
