@@ -148,7 +148,7 @@ local function apart(case)
 end
 
 local function nccl()
-  specs(2, NCCL .. 'UL_COMM_CUDA=nccl', 'cuda groups tp mesh')
+  specs(2, NCCL .. 'UL_COMM_CUDA=nccl', 'cuda groups tp')
   specs(3, NCCL .. 'UL_COMM_CUDA=nccl FAKE_NCCL_VERSION=22703', 'cuda groups')
   if not ('nccl'):find(pattern, 1, true) then return end
   for _, case in ipairs(dofile 'tests/dist/nccl.lua') do
@@ -166,7 +166,7 @@ if select(2, shell 'mpirun --version') ~= 0 then
   print 'dist: there is no mpirun'
 elseif os.getenv 'UL_CUDA_BACKEND' then
   specs(1, 'UL_TEST_DEVICE=cuda:0', 'cuda groups')
-  specs(2, 'UL_TEST_DEVICE=cuda:0', 'cuda groups tp mesh ulysses')
+  specs(2, 'UL_TEST_DEVICE=cuda:0', 'cuda groups tp ulysses')
   specs(3, 'UL_TEST_DEVICE=cuda:0', 'cuda groups ring')
   nccl()
 else
