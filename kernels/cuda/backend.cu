@@ -1,5 +1,6 @@
 /* backend.cu - the device's memory, its stream, and the table that the engine asks for. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../backend.h"
@@ -12,6 +13,9 @@ static char name[256];
 static unsigned char uuid[UL_BACKEND_IDENTITY];
 
 enum { SCRATCH = 8 << 20 };
+
+/* CUDA 13's runtime takes any driver of that major version; its first was 580. */
+#define UL_CUDA_NEEDED "13 (driver 580)"
 
 /* ---- what went wrong ---- */
 
@@ -154,17 +158,35 @@ static int make_streams(void)
     return bad;
 }
 
+/* There is a libcuda.so.1, and yet no GPU to use: what to do about it. */
+static int no_gpu(cudaError_t rc)
+{
+    char sentence[512];
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (rc == cudaErrorStubLibrary)
+        return fail("the libcuda.so.1 that was found is the toolkit's stub and no driver: take its "
+                    "folder out of LD_LIBRARY_PATH");
+    if (rc == cudaErrorInsufficientDriver)
+        return fail("the NVIDIA driver is too old for this build: it needs CUDA " UL_CUDA_NEEDED
+                    " or newer");
+    if (rc == cudaSuccess || rc == cudaErrorNoDevice)
+        snprintf(sentence, sizeof sentence,
+                 "the NVIDIA driver sees no GPU%s%s (nvidia-smi lists those of the machine)",
+                 visible ? " with CUDA_VISIBLE_DEVICES=" : "", visible ? visible : "");
+    else
+        snprintf(sentence, sizeof sentence,
+                 "the NVIDIA driver does not answer: %s (error %d); nvidia-smi may say why",
+                 cudaGetErrorString(rc), (int)rc);
+    return fail(sentence);
+}
+
 static int open_device(int ordinal, int (*on_failure)(const char *sentence))
 {
     int n = 0;
     char sentence[512];
     fail = on_failure;
     cudaError_t rc = cudaGetDeviceCount(&n);
-    if (rc != cudaSuccess || n == 0) {
-        snprintf(sentence, sizeof sentence, "there is no usable GPU (%s)",
-                 rc == cudaSuccess ? "no device" : cudaGetErrorString(rc));
-        return fail(sentence);
-    }
+    if (rc != cudaSuccess || n == 0) return no_gpu(rc);
     if (ordinal >= n) {
         snprintf(sentence, sizeof sentence, "there is no cuda:%d, only %d device%s", ordinal, n,
                  n == 1 ? "" : "s");
