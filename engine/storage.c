@@ -99,14 +99,16 @@ static int out_of_memory(ul_device device, int64_t bytes)
 {
     char largest[512] = "none";
     describe_largest(device, largest, sizeof largest);
-    int64_t limit = device == UL_CPU ? ul__arena_limit() : devices[device].limit, free;
-    if (device == UL_CUDA && !limit) ul__cuda()->memory(&free, &limit);
+    int64_t limit = device == UL_CPU ? ul__arena_limit() : devices[device].limit, unused;
+    char rest[64] = ""; /* others may use the same GPU */
+    if (device == UL_CUDA && !limit && ul__cuda()->memory(&unused, &limit) == 0)
+        snprintf(rest, sizeof rest, " and %.1f MiB free", (double)unused / 1048576);
     return ul__fail(
         UL_ENOMEM,
-        "out of memory on %s: %.1f MiB wanted, %.1f MiB in use of %.1f MiB; the largest "
+        "out of memory on %s: %.1f MiB wanted, %.1f MiB in use%s of %.1f MiB; the largest "
         "tensors: %s",
         ul_device_name(device), (double)bytes / 1048576, (double)devices[device].live / 1048576,
-        (double)limit / 1048576, largest);
+        rest, (double)limit / 1048576, largest);
 }
 
 static int obtain(void **data, ul_device device, int64_t bytes)

@@ -42,3 +42,29 @@ describe('a device that can not be used', function()
                  refusal 'CUEMU_CAPABILITY=70')
   end)
 end)
+
+describe('memory of a small GPU', function()
+  if not there then
+    pending 'is made by the emulation, which is not here'
+    return
+  end
+
+  it('that is not there is refused in a sentence with the largest tensors', function()
+    local script = os.tmpname()
+    local file = io.open(script, 'w')
+    file:write [[
+      local ul = require 'ulysses'
+      local held = ul.zeros { 2 ^ 22, device = 'cuda' }
+      print(pcall(function() return ul.zeros { 2 ^ 24, device = 'cuda' } end))
+      held:free()
+      for _ = 1, 20 do ul.zeros { 2 ^ 22, device = 'cuda' } end -- dropped, never freed by hand
+      print(ul.zeros({ 2 ^ 22, device = 'cuda' }):numel())]]
+    file:close()
+    local output, status = program.shell('CUEMU_MEMORY=50331648 $P ' .. script)
+    os.remove(script)
+    assert.equal(0, status, output)
+    assert.matches('out of memory on cuda:0: 64.0 MiB wanted, 16.0 MiB in use and 3%d%.%d MiB free '
+                   .. 'of 48.0 MiB; the largest tensors: 16.0 MiB from [^,\n]*:2', output)
+    assert.matches('\n4194304\n$', output)
+  end)
+end)
