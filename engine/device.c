@@ -55,11 +55,19 @@ double ul_flops(void)
     return flops;
 }
 
+static int tf32_allowed;
+
+int ul_tf32(void) { return tf32_allowed; }
+
+void ul_set_tf32(int allowed) { tf32_allowed = allowed != 0; }
+
 int ul__gemm(const ul_kernels *kernels, ul_stream *stream, void *c, const void *a, const void *b,
              const ul_gemm *g)
 {
+    ul_gemm product = *g;
+    product.tf32 = tf32_allowed;
     ul__count_flops(ul_flops_of_gemm(g));
-    return kernels->gemm(stream, c, a, b, g);
+    return kernels->gemm(stream, c, a, b, &product);
 }
 
 double ul_peak_flops(ul_dtype dtype)

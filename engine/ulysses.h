@@ -96,18 +96,18 @@ void ul_memory_on_origin(void (*callback)(void *context, char *text, int size), 
 
 /* ---- device.c ---- */
 
-/* Threads that cpu kernels use (UL_THREADS, else the CPUs this process may use), the caller's
- * included. */
+/* Threads that cpu kernels use, the caller's included (UL_THREADS, else the CPUs it may use). */
 int ul_threads(void);
 int ul_set_threads(int n);
-/* The instruction set level in force: base, avx2, avx512 or avx512bf16 (UL_ISA, else the best there
- * is). */
+/* The ISA level in force: base, avx2, avx512 or avx512bf16 (UL_ISA, else the best there is). */
 const char *ul_isa(void);
 int ul_set_isa(const char *name);
+/* Whether cuda may round what products of f32 multiply to tf32 (the cpu never does): 0 at first. */
+int ul_tf32(void);
+void ul_set_tf32(int allowed);
 
 /* FLOPs of all products and attention so far, on any device, forward and backward; on meta those
- * that would have run.
- */
+ * that would have run. */
 double ul_flops(void);
 /* How many backward passes have begun so far. */
 int64_t ul_backward_passes(void);

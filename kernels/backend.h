@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 /* Another number for each change of this file, of kernels.h or of kernels.def. */
-enum { UL_BACKEND_ABI = 3, UL_BACKEND_TYPES = 6, UL_BACKEND_IDENTITY = 16 };
+enum { UL_BACKEND_ABI = 4, UL_BACKEND_TYPES = 6, UL_BACKEND_IDENTITY = 16 };
 
 /* Functions return 0, or what `fail` returned: it keeps the sentence. All work goes to one stream,
  * in order; but for what ranks exchange, which has a stream of its own, and events between the two.

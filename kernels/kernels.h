@@ -42,7 +42,8 @@ typedef struct ul_grad {
  * a [m, k] with row stride lda, or [k, m] where a_trans; the same for b.
  * bias [n] or NULL. c holds accumulators (f32 beside bf16) where c_acc.
  * c is never read where beta is 0. Any of m, n, k, batch may be 0; with k = 0
- * c = beta c + bias.
+ * c = beta c + bias. Where tf32 is set, f32 elements of a and b may be rounded to tf32 (10 bits
+ * after the point) by a device that is faster so.
  */
 typedef struct ul_gemm {
     int64_t m, n, k, batch;
@@ -50,7 +51,7 @@ typedef struct ul_gemm {
     int64_t a_step, b_step, c_step; /* from one matrix of the batch to the next, in elements */
     double alpha, beta;
     const void *bias;
-    int a_trans, b_trans, c_acc;
+    int a_trans, b_trans, c_acc, tf32;
 } ul_gemm;
 
 enum { UL_ATTENTION_AUTO, UL_ATTENTION_CUDNN, UL_ATTENTION_NATIVE };

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../backend.h"
+#include "blaslt.h"
 #include "cuda.h"
 #include "cudnn_run.h"
 
@@ -211,6 +212,7 @@ static int open_device(int ordinal, int (*on_failure)(const char *sentence))
     bad = make_streams();
     if (!bad) bad = keep_memory();
     if (!bad) bad = check("scratch", cudaMalloc(&stream.scratch, SCRATCH));
+    if (!bad && UL_OPENS_CUBLASLT) bad = ul_blaslt_open(&stream, fail);
     return bad;
 }
 

@@ -1,10 +1,11 @@
 /* cuda.h - what every file of this folder includes: CUDA, or tests/cuemu in its place; element
  * types, names, launching, and the walk over a ul_loop.
  *
- * Each .cu file but backend.cu is compiled once for each dtype, with UL_TYPE = f32 | bf16 | f64 |
- * i32 | i64 | u8. CUDA(name) is the kernel's symbol in that compilation, as kernels.def declares
- * it. The same sources are compiled by a C++ compiler with tests/cuemu, which runs them on the CPU:
- * so kernels are launched by UL_LAUNCH, and ask for dynamic shared memory by UL_SHARED.
+ * Each .cu file but backend.cu and blaslt.cu is compiled once for each dtype, with UL_TYPE = f32 |
+ * bf16 | f64 | i32 | i64 | u8. CUDA(name) is the kernel's symbol in that compilation, as
+ * kernels.def declares it. The same sources are compiled by a C++ compiler with tests/cuemu, which
+ * runs them on the CPU: so kernels are launched by UL_LAUNCH, and ask for dynamic shared memory by
+ * UL_SHARED.
  */
 #ifndef UL_CUDA_H
 #define UL_CUDA_H
@@ -20,6 +21,7 @@
 #define UL_SHARED(type, name)                            \
     extern __shared__ __align__(16) char name##_bytes[]; \
     type *name = (type *)name##_bytes
+#define UL_OPENS_CUBLASLT 1
 #else
 #include "cuemu.h"
 #endif

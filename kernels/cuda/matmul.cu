@@ -1,12 +1,15 @@
-/* matmul.cu - products of matrices, of tiles in shared memory.
+/* matmul.cu - products of matrices: by cuBLASLt, and of tiles in shared memory what it does not
+ * take.
  *
  * A block makes a tile of c; each thread a square of it, summed over k in order: the result is the
  * same in every run.
  */
+#include "blaslt.h"
 #include "cuda.h"
 
 /* So many products of tiles go into one partial sum: a long one loses less. */
 enum { RUN = 32 };
+enum { TYPE_f32 = UL_BLASLT_F32, TYPE_bf16 = UL_BLASLT_BF16, TYPE_f64 = UL_BLASLT_F64 };
 enum { TILE = 64, DEPTH = 16, SQUARE = 4, THREADS = (TILE / SQUARE) * (TILE / SQUARE) };
 
 struct product {
@@ -90,10 +93,12 @@ static __global__ void gemm_kernel(product p)
 
 int CUDA(gemm)(ul_stream *s, void *c, const void *a, const void *b, const ul_gemm *g)
 {
+    if (g->m == 0 || g->n == 0 || g->batch == 0) return 0;
+    int made, bad = ul_blaslt_gemm(&made, s, UL_JOIN(TYPE_, UL_TYPE), c, a, b, g);
+    if (bad || made) return bad;
     product p = {
         *g, c, (const real *)a, (const real *)b, ceil_div(g->m, TILE), ceil_div(g->n, TILE), 0};
     p.tiles = p.row_tiles * p.col_tiles * g->batch;
-    if (p.tiles == 0) return 0;
     dim3 grid((unsigned)smaller(p.tiles, INT32_MAX));
     UL_LAUNCH(gemm_kernel, grid, dim3(THREADS), 0, s->stream, p);
     return ul_cuda_launched("gemm");

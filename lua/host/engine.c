@@ -44,6 +44,15 @@ static int set_default_device(lua_State *L)
     return 0;
 }
 
+/* tf32() -> boolean; tf32(boolean) sets it */
+static int tf32(lua_State *L)
+{
+    host_arguments(L, "tf32", 1);
+    ul_set_tf32(host_boolean(L, 1, "tf32", "allowed", ul_tf32()));
+    lua_pushboolean(L, ul_tf32());
+    return 1;
+}
+
 /* ---- memory ---- */
 
 static void push_stats(lua_State *L, ul_device device)
@@ -236,6 +245,7 @@ const host_function host_engine[] = {
     {"set_random_state", set_random_state, NULL, HOST_MODULE},
     {"default_device", default_device, NULL, HOST_MODULE},
     {"set_default_device", set_default_device, NULL, HOST_MODULE},
+    {"tf32", tf32, NULL, HOST_MODULE},
     {"memory", memory, NULL, HOST_MODULE},
     {"reset_peak_memory", reset_peak_memory, NULL, HOST_MODULE},
     {"set_memory_limit", set_memory_limit, NULL, HOST_MODULE},

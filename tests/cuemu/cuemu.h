@@ -106,6 +106,11 @@ template <class T> T shuffle(unsigned mask, T value, int from, int line)
      cuemu::launch_function((grid), (block), (shared), [=] { kernel(__VA_ARGS__); }))
 #define UL_SHARED(type, name) type *name = (type *)cuemu::dynamic_shared()
 
+/* Without CUEMU_CUBLASLT=1 products need no library. With it one is opened as on a GPU: tests put
+ * fake_cublaslt.cc in its place.
+ */
+#define UL_OPENS_CUBLASLT (getenv("CUEMU_CUBLASLT") != NULL)
+
 #define threadIdx (cuemu::thread)
 #define blockIdx  (cuemu::block)
 #define blockDim  (cuemu::block_size)

@@ -1,4 +1,9 @@
-/* matmul_test.c - gemm at every ISA level and dtype against sums in long double. */
+/* matmul_test.c - gemm at every ISA level and dtype against sums in long double; or, where the path
+ * of a backend is given that works in the host's memory, that backend's.
+ */
+#include <dlfcn.h>
+
+#include "backend.h"
 #include "check.h"
 #include "kernels.h"
 #include "values.h"
@@ -24,6 +29,14 @@ static void *random_elements(int dtype, int64_t n)
 }
 
 /* ---- one call ---- */
+
+static const ul_backend *backend; /* NULL: the cpu */
+
+static int multiply(int dtype, void *c, const void *a, const void *b, const ul_gemm *g)
+{
+    if (backend) return backend->kernels[dtype]->gemm(backend->stream(), c, a, b, g);
+    return ul_cpu_kernels(dtype)->gemm(ul_cpu_stream(), c, a, b, g);
+}
 
 typedef struct gemm_case {
     ul_gemm g;
@@ -82,7 +95,7 @@ static void run(gemm_case *t)
 {
     memcpy(t->c, t->before, (size_t)t->c_count * dtype_sizes[t->c_dtype]);
     char *c = (char *)t->c + GUARD * dtype_sizes[t->c_dtype];
-    int rc = ul_cpu_kernels(t->dtype)->gemm(ul_cpu_stream(), c, t->a, t->b, &t->g);
+    int rc = multiply(t->dtype, c, t->a, t->b, &t->g);
     CHECK(rc == 0, "gemm returns %d", rc);
 }
 
@@ -167,6 +180,8 @@ static void check_case(int dtype, ul_gemm g, int64_t pad, const char *level)
  */
 static void every_table(void (*body)(int dtype, const char *level))
 {
+    for (int dtype = F32; dtype <= F64 && backend; dtype++) body(dtype, "the backend");
+    if (backend) return;
     for (int level = 0; next_isa(&level); level++)
         for (int dtype = F32; dtype <= F64; dtype++)
             if (has_table(level, dtype)) body(dtype, isa_names[level]);
@@ -251,7 +266,7 @@ static void empty_sizes(int dtype, const char *level)
     double c[4] = {1, 2, 3, 4};
     ul_gemm g = {
         .m = 2, .n = 2, .batch = 1, .lda = 5, .ldb = 5, .ldc = 2, .alpha = 1, .a_trans = 1};
-    ul_cpu_kernels(dtype)->gemm(ul_cpu_stream(), c, NULL, NULL, &g);
+    multiply(dtype, c, NULL, NULL, &g);
     CHECK(get(dtype, c, 0) == 0 && get(dtype, c, 3) == 0, "%s %s", level, dtype_names[dtype]);
 }
 
@@ -316,8 +331,27 @@ static void large(int dtype, const char *level)
 
 static void test_large(void) { every_table(large); }
 
-int main(void)
+static int say(const char *sentence)
 {
+    fprintf(stderr, "%s\n", sentence);
+    return -1;
+}
+
+static void open_backend(const char *path)
+{
+    int abi;
+    ul_backend_getter *get = NULL;
+    void *library = dlopen(path, RTLD_NOW);
+    if (library) *(void **)&get = dlsym(library, UL_BACKEND_GETTER);
+    CHECK(get, "%s", path);
+    backend = get ? get(UL_BACKEND_ABI, &abi) : NULL;
+    CHECK(backend && backend->open(0, say) == 0, "%s", path);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) open_backend(argv[1]);
+    if (check_bad) return 1;
     RUN(test_odd_sizes);
     RUN(test_cut_sizes);
     RUN(test_batches);

@@ -113,6 +113,13 @@ function ul.default_device() end
 ---@param device Device
 function ul.set_default_device(device) end
 
+--- Whether products of f32 on cuda may round what they multiply to tf32, 10 bits after the point
+--- instead of 23: tensor cores make them then, and sums stay f32. Sets that first, if a value is
+--- given; it begins as false. bf16, f64 and the cpu know no such rounding.
+---@param allowed? boolean
+---@return boolean
+function ul.tf32(allowed) end
+
 --- What tensors use of a device's memory, or of each device's by name.
 ---@param device? Device
 ---@return Memory|table<Device, Memory>
