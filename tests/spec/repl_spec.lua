@@ -60,7 +60,8 @@ describe('the prompt', function()
     assert.equal('', answer 'local type, other = 1, 2')
     assert.equal('2\n', answer '1 + 1')
     assert.equal('nil\n', answer 'nothing')
-    assert.equal('tensor [2] f32 cpu\n[1, 1]\n', answer 'ul.ones(2)')
+    assert.equal('tensor [2] f32 ' .. (os.getenv 'UL_DEVICE' or 'cpu') .. '\n[1, 1]\n',
+                 answer 'ul.ones(2)')
     assert.equal("{ 1, { 2 }, a = 'b', c = { d = true } }\n",
                  answer "{ 1, { 2 }, c = { d = true }, a = 'b' }")
     assert.matches('%.%.%. 76 more', answer(
