@@ -378,3 +378,40 @@ describe('safetensors', function()
     end)())
   end)
 end)
+
+-- Files that others have found to be read wrongly: bad_ must be refused, ok_ read, and strict_ is
+-- taken by the reference reader, not by this one.
+describe('files of every kind', function()
+  local core = require 'ulysses.core'
+  local wrong = {
+    data_no_tensors = 'is 14 bytes long, and its header asks for 10',
+    dup_key_distinct = 'duplicate object key', end_before_begin = 'ends at 0 before it begins at 4',
+    f4_misaligned = 'F4 [3] ends within a byte', hdr_len_100mb_plus = 'a header of 100000001 bytes',
+    hdr_len_i64edge = 'a header of 9223372036854775808 bytes', hdr_zero_len = 'no header',
+    hole_start = 'begins at 4 of the data', lower_dtype = "there is no dtype 'f32'",
+    meta_nonstring = "__metadata__: 'a' is no string", missing_shape = 'has no shape',
+    not_json = 'no safetensors', nul_padding = 'the header is damaged',
+    offset_u64_overflow = 'too big integer', same_range = "'b' begins at 0 of the data",
+    shape_mul_overflow = 'is too large', size_mismatch = 'takes 8 bytes, and it has 4',
+    trailing_data = 'is 74 bytes long', truncated_data = 'is 76 bytes long',
+    unknown_dtype = "there is no dtype 'F33'", dup_key_same = 'duplicate object key',
+  }
+
+  it('are refused for their fault, or read', function()
+    local place = require 'tests.small_tokenizers'.shared()
+    if not place then return pending 'shared/data is not there' end
+    place = place .. 'safetensors/'
+    for _, name in ipairs(core.folder_list(place)) do
+      local kind, fault = name:match '^(%a+)_(.*)%.safetensors$'
+      local file, why = safetensors.open(place .. name)
+      if kind == 'ok' then
+        for _, tensor in ipairs(assert(file, why):names()) do file:get(tensor) end
+        file:close()
+      elseif kind then
+        assert.is_nil(file, name)
+        assert.truthy(why:find(assert(wrong[fault], name), 1, true), why)
+        assert.truthy(why:find(name, 1, true), why)
+      end
+    end
+  end)
+end)
