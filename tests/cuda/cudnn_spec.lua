@@ -25,7 +25,8 @@ local function with_fake(env)
   return env
 end
 
--- What one call of attention comes to: forward and backward, the error or the report.
+-- What one call of attention comes to: forward and backward, the error or the report. With `tokens`
+-- it is about so many, in documents of 32.
 local function attempt(env, backend, heads, dim, before, tokens)
   local file = os.tmpname()
   local f = assert(io.open(file, 'w'))
@@ -35,8 +36,10 @@ local function attempt(env, backend, heads, dim, before, tokens)
     %s
     local function x(n) return ul.randn(1, %d, n, %d):to 'bf16':to 'cuda':requires_grad_() end
     local q, k, v = x(%d), x(1), x(1)
+    local tokens, docs = q:size(2), nil
+    if tokens > 24 then docs = ul.arange(0, tokens + 1, 32, { dtype = 'i64' }):to 'cuda' end
     local ok, why = pcall(function()
-      local y = ul.F.attention(q, k, v, { causal = true })
+      local y = ul.F.attention(q, k, v, { causal = true, docs = docs })
       ul.backward({ y }, { ul.ones_like(y:detach()) })
     end)
     if not ok then print(why) end
@@ -80,10 +83,10 @@ describe('attention by cuDNN', function()
   end
 
   it('runs forward only, where backward would not be in one order', function()
-    says(attempt(with_fake {}, 'auto', 1, 8, nil, 1024), 'forward: 1 call by cuDNN, engine 77',
+    says(attempt(with_fake {}, 'auto', 1, 16, nil, 1024), 'forward: 1 call by cuDNN, engine 77',
          'backward: 1 call by our own kernel: its backward adds in any order, or needs memory '
            .. 'quadratic in the tokens, on this GPU with this version')
-    says(attempt(with_fake {}, 'auto', 1, 8, 'ul.deterministic(false)', 1024),
+    says(attempt(with_fake {}, 'auto', 1, 16, 'ul.deterministic(false)', 1024),
          'backward: 1 call by cuDNN')
     says(attempt(with_fake {}, 'native', 4, 64),
          'forward: 1 call by our own kernel: the native one was asked for')
@@ -92,7 +95,7 @@ describe('attention by cuDNN', function()
   end)
 
   it('leaves what needs much memory to our own kernel', function()
-    says(attempt(with_fake { FAKE_CUDNN_WORKSPACE = 1200000000 }, 'auto', 1, 8, nil, 1024),
+    says(attempt(with_fake { FAKE_CUDNN_WORKSPACE = 1200000000 }, 'auto', 1, 16, nil, 1024),
          'forward: 1 call by our own kernel: its 1144 MiB of scratch memory are over a sixteenth')
   end)
 
@@ -116,7 +119,7 @@ describe('attention by cuDNN', function()
   it('says that the library is too old, or can not use the device', function()
     says(attempt(with_fake { FAKE_CUDNN_VERSION = 91001 }, 'cudnn', 4, 64),
          'but libcudnn.so.9 is 9.10.1, and 9.10.2 or newer is needed (head size 64)')
-    says(attempt(with_fake { FAKE_CUDNN_VERSION = 91001 }, 'auto', 1, 8, nil, 1024), 'no cuDNN',
+    says(attempt(with_fake { FAKE_CUDNN_VERSION = 91001 }, 'auto', 1, 16, nil, 1024), 'no cuDNN',
          'forward: 1 call by our own kernel: libcudnn.so.9 is 9.10.1')
     says(attempt(with_fake { FAKE_CUDNN_CREATE = 1001 }, 'cudnn', 4, 64),
          'but cuDNN 9.19.0 can not use this device: FAKE_BAD_PARAM')
@@ -126,7 +129,7 @@ describe('attention by cuDNN', function()
     local preload = ('%s %s'):format(os.getenv 'LD_PRELOAD' or '', fakes .. '/hide_cudnn.so')
     says(attempt({ LD_PRELOAD = preload }, 'cudnn', 4, 64),
          'but no libcudnn.so.9 in UL_CUDA_LIB_PATH (not set)')
-    says(attempt({ LD_PRELOAD = preload }, 'auto', 1, 8, nil, 1024), 'no cuDNN',
+    says(attempt({ LD_PRELOAD = preload }, 'auto', 1, 16, nil, 1024), 'no cuDNN',
          'forward: 1 call by our own kernel: no libcudnn.so.9 in')
   end)
 
