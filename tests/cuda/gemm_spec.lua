@@ -5,12 +5,12 @@ local backend = os.getenv 'UL_CUDA_BACKEND'
 local folder = backend and backend:match '^(.*/)libulysses_cuda_emulated%.so$'
 
 -- Output and exit status of a command whose emulated device opens cuBLASLt, and what the fake has
--- counted: products, those in parts, choices of an algorithm.
+-- counted: products, those in parts, choices of an algorithm, parts rounded to the type of c.
 local function with_fake(command, settings)
   local log = os.tmpname()
   local output, status = program.shell(('export CUEMU_CUBLASLT=1 FAKE_CUBLASLT_LOG=%s '
     .. 'UL_CUDA_LIB_PATH=%sfakes %s; %s'):format(log, folder, settings or '', command))
-  local counts = { 0, 0, 0 }
+  local counts = { 0, 0, 0, 0 }
   for line in io.lines(log) do
     local n = 0
     for count in line:gmatch '%d+' do
@@ -43,6 +43,7 @@ describe('cuBLASLt', function()
     assert.equal('6 passed, 0 failed, 0 skipped\n', output)
     assert.equal(0, status)
     assert.is_true(counts[1] > 1000 and counts[2] > 50, 'it was not asked')
+    assert.equal(0, counts[4])
     assert.is_true(counts[3] < counts[1] / 2, 'an algorithm is chosen anew for each')
   end)
 
@@ -99,6 +100,18 @@ describe('cuBLASLt', function()
                      .. 'in UL_CUDA_LIB_PATH %(not set%), [^\n]*\n$', output)
       assert.equal(1, status)
     end)
+  end)
+
+  it('adds the bias of each call, though one plan serves both', function()
+    local output, _, counts = script [[
+      local x, w = ul.ones(2, 3, { device = 'cuda' }), ul.ones(4, 3, { device = 'cuda' })
+      local one = ul.full({ 4 }, 10, { device = 'cuda' })
+      local two = ul.full({ 4 }, 20, { device = 'cuda' })
+      local y, z = ul.F.linear(x, w, one), ul.F.linear(x, w, two)
+      print(y:max():item(), z:max():item())
+    ]]
+    assert.equal('13\t23\n', output)
+    assert.equal(1, counts[3])
   end)
 
   it('says which product has failed', function()

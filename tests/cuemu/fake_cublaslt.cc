@@ -3,7 +3,7 @@
  *
  * What the documentation does not allow returns an error, with its cause on stderr. FAKE_CUBLASLT =
  * no_create | no_heuristic | no_matmul makes that step fail; FAKE_CUBLASLT_LOG names a file that
- * gets the line "N products, N in parts, N choices" at the end.
+ * gets the line "N products, N in parts, N choices, N rounded parts" at the end.
  *
  * The heuristic takes the worst that is allowed: it sums in parts where k is long, rounded to the
  * output's type where the mask of reductions lets it, and wants the workspace for that.
@@ -47,13 +47,14 @@ struct algo {
 static_assert(sizeof(algo) <= sizeof(lt_algo), "fits");
 
 struct counts {
-    long products, in_parts, choices;
+    long products, in_parts, choices, rounded_parts;
     ~counts()
     {
         const char *path = getenv("FAKE_CUBLASLT_LOG");
         FILE *f = path ? fopen(path, "a") : NULL;
         if (!f) return;
-        fprintf(f, "%ld products, %ld in parts, %ld choices\n", products, in_parts, choices);
+        fprintf(f, "%ld products, %ld in parts, %ld choices, %ld rounded parts\n", products,
+                in_parts, choices, rounded_parts);
         fclose(f);
     }
 } counted;
@@ -399,6 +400,7 @@ int cublasLtMatmul(void *handle, void *description, const void *alpha, const voi
             for (uint64_t i = 0; i < of[3]->rows; i++) make_element(p, matrix, i, j);
     counted.products++;
     counted.in_parts += how.parts > 1;
+    if (how.round_parts) counted.rounded_parts += (long)how.parts;
     return LT_SUCCESS;
 }
 }
