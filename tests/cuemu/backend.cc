@@ -1,13 +1,14 @@
 /* backend.cc - backend.cu on a device with as little memory as the environment says:
  * CUEMU_MEMORY, in bytes.
  */
-#include <malloc.h>
+#include <unordered_map>
 
 #include "cuemu.h"
 
 namespace
 {
 size_t in_use;
+auto &sizes = *new std::unordered_map<void *, size_t>; // there until the process ends
 
 size_t device_memory()
 {
@@ -26,13 +27,14 @@ cudaError_t allocate_async(void **data, size_t bytes, cudaStream_t s)
 {
     if (in_use + bytes > device_memory()) return cudaErrorMemoryAllocation;
     cudaError_t rc = cudaMallocAsync(data, bytes, s);
-    if (rc == cudaSuccess) in_use += malloc_usable_size(*data);
+    if (rc == cudaSuccess) in_use += sizes[*data] = bytes;
     return rc;
 }
 
 cudaError_t free_async(void *data, cudaStream_t s)
 {
-    in_use -= malloc_usable_size(data);
+    in_use -= sizes[data];
+    sizes.erase(data);
     return cudaFreeAsync(data, s);
 }
 } // namespace
