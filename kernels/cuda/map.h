@@ -60,7 +60,12 @@ template <class F, int N> struct map_any {
     __device__ void operator()(const int64_t *at) const
     {
         acc x[F::IN], y[F::OUT];
-        for (int k = 0; k < F::IN; k++) x[k] = load(m.in[k][at[m.operand[k]]]);
+        for (int k = 0; k < F::IN; k++) {
+            int64_t place = at[0]; // chosen, not looked up: registers cannot be
+            for (int o = 1; o < N; o++)
+                if (m.operand[k] == o) place = at[o];
+            x[k] = load(m.in[k][place]);
+        }
         m.f(y, x);
         map_give(m, at[0], y);
     }
