@@ -18,6 +18,9 @@ describe('random calls of everything public', function()
     ul.set_memory_limit(home, 0)
     ul.threads(threads)
     ul.isa(isa)
+    ul.attention_backend 'auto'
+    ul.deterministic(true)
+    ul.tf32(false)
     ul.set_random_state(seed_before, next_before)
   end)
 

@@ -27,6 +27,7 @@ local function batch_of(pairs_of_answers)
   local batch = ul.data.batch(i64(inputs), i64(targets))
   batch.inputs, batch.targets = batch.inputs:to(ul.default_device()),
     batch.targets:to(ul.default_device())
+  batch.positions = batch.positions:to(ul.default_device())
   return batch
 end
 
