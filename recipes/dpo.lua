@@ -32,7 +32,8 @@ local recipe = ul.recipe 'dpo' {
 local function encode(cfg, tok, prompt, answer)
   if type(answer) == 'table' then
     local messages = {}
-    for _, list in ipairs { type(prompt) == 'table' and prompt or {}, answer } do
+    if type(prompt) == 'string' then prompt = { { role = 'user', content = prompt } } end
+    for _, list in ipairs { prompt or {}, answer } do
       for _, message in ipairs(list) do messages[#messages + 1] = message end
     end
     return ul.chat.encode(tok.tokenizer, cfg.family, messages, { loss = 'last' })

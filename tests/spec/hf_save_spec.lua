@@ -153,6 +153,14 @@ describe('hf.save', function()
     ul.hf.check_folder(parent .. '/new')
     assert.equal('out/thesis.txt: is a file, not a folder',
                  refusal(parent .. '/out/thesis.txt', model))
+    for _, beside in ipairs { 'more.saving', 'more.replaced' } do
+      assert(core.folder_make(parent .. '/' .. beside))
+      models.write(('%s/%s/thesis.txt'):format(parent, beside), 'years of work')
+      assert.equal(beside .. ": has 'thesis.txt' in it, which no save has left there and would be "
+                   .. 'lost; move it', refusal(parent .. '/more', model))
+      assert.equal('years of work', models.read(('%s/%s/thesis.txt'):format(parent, beside)))
+      assert(core.path_remove(parent .. '/' .. beside))
+    end
     assert.matches('saved as f32 or bf16, not f64',
                    refusal(parent .. '/more', model, nil, { dtype = 'f64' }))
     assert.same({ 'out', 'qwen3' }, names_in(parent))

@@ -103,11 +103,31 @@ local function check(folder, what)
   return kind
 end
 
+-- Refuses to remove what no save has left beside the folder.
+local function check_beside(path)
+  local kind = core.system.kind_of(path)
+  if kind and kind ~= 'folder' then
+    refuse('%s: is a %s, and would be lost; move it', path, kind)
+  end
+  for _, name in ipairs(kind and must(core.folder_list(path)) or {}) do
+    local plain = name:gsub('%.tmp$', '')
+    if not is_own(plain, 'model') and not is_own(plain, 'adapter') then
+      refuse("%s: has '%s' in it, which no save has left there and would be lost; move it", path,
+             name)
+    end
+  end
+end
+
 --- Refuses what write() would refuse after all the work.
 ---@param caller string
 ---@param folder string
 ---@param what 'model'|'adapter'
-function place.check(caller, folder, what) check(read_name(caller, folder), what) end
+function place.check(caller, folder, what)
+  folder = read_name(caller, folder)
+  check(folder, what)
+  check_beside(folder .. '.saving')
+  check_beside(folder .. '.replaced')
+end
 
 -- Makes an empty folder to write to.
 local function begin(folder, path, about)
@@ -166,6 +186,10 @@ function place.write(folder, group, caller, about, write)
       error(sentence, 0)
     end, ...)
   end
+  agree.first(group, caller, function() -- not together(), which removes `path` where it fails
+    check_beside(path)
+    check_beside(folder .. '.replaced')
+  end)
   uninterrupted(function()
     together(begin, folder, path, about)
     write(path, together)
