@@ -261,6 +261,9 @@ local function generate(model, prompt, given)
   if type(model) ~= 'table' or not model.logits then
     raise 'generate: the model has no method logits(inputs, { last = true })'
   end
+  if device_of(model) == 'meta' then
+    refuse 'generate: on the meta device there are sizes alone, no text; take another (--device)'
+  end
   local prompts, one, kind = read_prompts(prompt)
   local how = read(model, given, kind)
   how.stream = stream_of(how, #prompts)

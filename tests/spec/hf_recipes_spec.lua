@@ -95,10 +95,54 @@ describe('a recipe', function()
     assert.equal(3, #lines)
     assert.equal('Three', lines[3].prompt)
     assert.equal((ul.hf.load(out):generate('Three', how):gsub('[\128-\255]', '?')), lines[3].text)
+    local tuned = ul.lora.add((ul.hf.load(out)))
+    for name, parameter in tuned:named_parameters() do
+      if name:find 'lora_b' then ul.no_grad(parameter.normal_, parameter, 0, 0.3) end
+    end
+    ul.lora.save(parent .. '/beside', tuned)
+    output = program.shell(command .. 'adapter=' .. parent .. '/beside')
+    local other = tuned:generate('Once upon a time', how)
+    assert.not_equal(expected, other)
+    assert.equal('Once upon a time' .. other .. '\n', output:sub(-17 - #other), output)
     output, status = program.shell '$P recipes/generate.lua'
     assert.equal(1, status)
     assert.matches('no folder with a model is named; recipes have it from model=path/to/folder\n$',
                    output)
+  end)
+
+  it('says what is wrong before it writes', function()
+    local function said(arguments, command)
+      local output, status = program.shell(('$P %s recipes/generate.lua %s %s'):format(
+        command or '', arguments:find 'model=' and '' or 'model=' .. parent .. '/model', arguments))
+      assert.equal(1, status, output)
+      assert.is_nil(output:find 'traceback', output)
+      return output:match '([^\n]*)\n$'
+    end
+    local model = llama3.model(llama3:configure { model = small }.model):init_weights { seed = 1 }
+    ul.hf.save(parent .. '/model', model, 'bytes',
+               { settings = llama3:configure { model = small }.model })
+    models.write(parent .. '/prompts', 'One\n')
+    models.write(parent .. '/blank', ' \n')
+    for arguments, sentence in pairs {
+      ['n=-3'] = 'n=-3 is too small; it is 0 at least',
+      ['top_k=0'] = 'top_k=0 is too small; it is 1 at least',
+      ['top_p=1.5'] = 'top_p=1.5 is too large; it is 1 at most',
+      ['min_p=0'] = 'min_p=0 is too small; it is above 0',
+      ['temperature=-1'] = 'temperature=-1 is too small; it is 0 at least',
+      ['stop=a,,b'] = 'stop has an empty text in it',
+      ['out=/nonexist/x'] = 'cannot write out=/nonexist/x: No such file or directory',
+      ['prompts=' .. parent .. '/blank'] = "prompts='" .. parent
+        .. "/blank' is empty; it wants a prompt on each line",
+      ['prompts=a out=a'] = "out='a' is the file of the prompts, which would be lost",
+    } do
+      assert.equal('ulysses-lua: generate: ' .. sentence, said('model=/nonexist ' .. arguments))
+    end
+    assert.matches('sizes alone', said('tokenizer=bytes', '--device meta'))
+    assert.matches('nowhere/adapter_config.json: No such', said 'adapter=nowhere')
+    assert.matches('cannot write /dev/full: No space left', said(
+      'tokenizer=bytes n=1 out=/dev/full prompts=' .. parent .. '/prompts'))
+    assert.matches('generate: cannot write to standard output: No space left', (program.shell(
+      '$P recipes/generate.lua tokenizer=bytes model=' .. parent .. '/model 2>&1 >/dev/full')))
   end)
 
   -- A model of bytes, and questions for it.

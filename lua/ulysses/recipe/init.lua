@@ -13,6 +13,8 @@ local value = require 'ulysses.recipe.value'
 ---@field settings table the defaults
 ---@field train? fun(cfg: table): ...
 ---@field run? fun(cfg: table): ... of a recipe that trains nothing
+---@field limits? table<string, table> what settings of a command line may be, by path: { least =,
+--- above =, most = } of numbers, or a list of words
 local Recipe = {}
 Recipe.__index = Recipe
 function Recipe.__tostring(self)

@@ -3,13 +3,15 @@
 -- The library refuses such values where it meets them, at a line of the recipe; who typed one at a
 -- command line is better served by the setting's name.
 local refuse = require 'ulysses.refuse'
+local suggest = require 'ulysses.suggest'
 local value = require 'ulysses.recipe.value'
 
 -- The least value of a number.
 local least = {
   seq_len = 1, batch = 1, accumulate = 1, vocab = 1, dim = 1, n_layers = 1, n_heads = 1,
-  n_kv_heads = 1, head_dim = 1, ffn = 1, steps = 1, tp = 1, warmup = 0, save_every = 0, keep = 1,
-  log_every = 0, sample = 0, window = 0, lr = 0, weight_decay = 0, clip = 0, held_out = 0, seed = 0,
+  n_kv_heads = 1, head_dim = 1, ffn = 1, steps = 1, sp = 1, ring = 0, tp = 1, warmup = 0,
+  save_every = 0, keep = 1, log_every = 0, sample = 0, window = 0, lr = 0, weight_decay = 0,
+  clip = 0, held_out = 0, seed = 0,
 }
 local dtypes = { f32 = true, bf16 = true, f64 = true }
 
@@ -41,13 +43,31 @@ local function check_loaded(recipe, cfg)
   end
 end
 
+-- What a recipe itself says that one of its settings may be.
+local function check_own(name, path, given, limit)
+  if limit[1] then
+    for _, word in ipairs(limit) do
+      if word == given then return end
+    end
+    refuse("%s: %s='%s'%s; it is one of '%s'", name, path, tostring(given),
+           suggest(tostring(given), limit), table.concat(limit, "', '"))
+  elseif limit.least and given < limit.least then
+    refuse('%s: %s=%g is too small; it is %g at least', name, path, given, limit.least)
+  elseif limit.above and given <= limit.above then
+    refuse('%s: %s=%g is too small; it is above %g', name, path, given, limit.above)
+  elseif limit.most and given > limit.most then
+    refuse('%s: %s=%g is too large; it is %g at most', name, path, given, limit.most)
+  end
+end
+
 --- Refuses settings that no model and no batch can be made of.
 ---@param recipe Recipe
 ---@param cfg table
 return function(recipe, cfg)
   local name = recipe.name
   for path, given in recipe:each(cfg) do
-    local key = path:match '[^.]+$'
+    local key, limit = path:match '[^.]+$', recipe.limits and recipe.limits[path]
+    if limit and given ~= nil then check_own(name, path, given, limit) end
     if type(given) == 'number' and least[key] and given < least[key] then
       refuse('%s: %s=%g is too small; it is %g at least', name, path, given, least[key])
     end
