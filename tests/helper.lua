@@ -27,6 +27,30 @@ busted.subscribe({ 'exit' }, function()
   return nil, true
 end)
 
+-- Settings of the whole process: the files that follow rest on them, so that each is to be left as
+-- it was found.
+local settings = { 'attention_backend', 'default_device', 'deterministic', 'isa', 'tf32', 'threads' }
+local found = {}
+
+busted.subscribe({ 'file', 'start' }, function()
+  local ul = require 'ulysses'
+  for _, name in ipairs(settings) do found[name] = ul[name]() end
+  return nil, true
+end)
+busted.subscribe({ 'file', 'end' }, function(file)
+  local ul = require 'ulysses'
+  for _, name in ipairs(settings) do
+    local left = ul[name]()
+    if left ~= found[name] then
+      count('failed')
+      print(('%s leaves ul.%s as %s; it found %s'):format(file.name, name, tostring(left),
+                                                          tostring(found[name])))
+      ul[name](found[name])
+    end
+  end
+  return nil, true
+end)
+
 -- assert.near(expected, actual, tolerance): numbers, tables of them however deep, and tensors.
 -- The gap may be `tolerance` times max(1, |expected|); NaN equals NaN.
 local function plain(value)

@@ -188,7 +188,8 @@ describe('help', function()
   end)
 
   it('gives examples that work', function()
-    local count = 0
+    local count, backend = 0, ul.attention_backend()
+    finally(function() ul.attention_backend(backend) end)
     for _, item in ipairs(index.list) do
       local text = table.concat(item.entry.text, '\n')
       for code in text:gmatch '```lua\n(.-)```' do
