@@ -29,7 +29,9 @@ end)
 
 -- Settings of the whole process: the files that follow rest on them, so that each is to be left as
 -- it was found.
-local settings = { 'attention_backend', 'default_device', 'deterministic', 'isa', 'tf32', 'threads' }
+local settings = {
+  'attention_backend', 'default_device', 'deterministic', 'isa', 'tf32', 'threads',
+}
 local found = {}
 
 busted.subscribe({ 'file', 'start' }, function()
