@@ -39,6 +39,7 @@ static struct {
     char block[8192]; /* mpirun's own words, between two lines of dashes */
     size_t block_n;
     int in_block;
+    int told_signal; /* which rank a signal has ended */
     said *errors;
     int n_errors;
 } heard;
@@ -111,6 +112,7 @@ static void end_block(int interrupted)
     int from, number;
     if (by && who && sscanf(who, "process rank %d", &from) == 1 &&
         sscanf(by, " on signal %d", &number) == 1) {
+        heard.told_signal = 1;
         if (!interrupted)
             ranks_complain("rank %d was ended by signal %d (%s)", from, number, strsignal(number));
         return;
@@ -359,6 +361,9 @@ int launch_status(void)
         signal(last_signal, SIG_DFL);
         raise(last_signal);
     }
+    /* now and then mpirun ends without a word about it */
+    if (status > 128 && status < 128 + NSIG && !signals && !heard.told_signal)
+        ranks_complain("a rank was ended by signal %d (%s)", status - 128, strsignal(status - 128));
     return status;
 }
 

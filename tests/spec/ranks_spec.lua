@@ -132,10 +132,12 @@ describe('ranks', function()
                  (output:gsub('^%[rank %d%] ', '')))
     assert.equal(1, status)
     assert.equal(3, select(2, shell '$P --ranks 2 -e "os.exit(3)"'))
-    assert.same({ 'ulysses-lua: rank 1 was ended by signal 9 (Killed)\n0\n', 1 },
-                { with_script(TELL .. [[
+    -- mpirun does not always say which rank it was
+    output, status = with_script(TELL .. [[
       if rank == '1' then os.execute 'kill -9 $PPID' end
-      while true do end]], '$P --ranks 3 $S' .. LEFT) })
+      while true do end]], '$P --ranks 3 $S' .. LEFT)
+    assert.same({ 'ulysses-lua: rank was ended by signal 9 (Killed)\n0\n', 1 },
+                { (output:gsub(': a rank', ': rank'):gsub('rank 1', 'rank')), status })
   end)
 
   it('end by SIGTERM, and when the front process is killed', function()
