@@ -186,11 +186,17 @@ local all_names = "'" .. table.concat(names, "', '") .. "'"
 
 -- ---- which family ----
 
+local function check_tokenizer(caller, tok)
+  if type(tok) == 'table' and type(tok.id) == 'function' then return end
+  raise('%s: expected a tokenizer, as ul.tokenizer.load gives one, got a %s', caller, type(tok))
+end
+
 --- The format that a tokenizer was made for, or nil where its tokens do not tell: those of Mistral
 --- v0.1 and v0.2 ('mistral_v1') are no others than those of Llama 2.
 ---@param tok Tokenizer
 ---@return string?
 function chat.family(tok)
+  check_tokenizer('chat.family', tok)
   local function has(name)
     local id = tok:id(name)
     return id ~= nil and select(2, tok:token(id)) == true
@@ -275,9 +281,7 @@ end
 function chat.encode(tok, family, messages, given)
   local how = options.read('chat.encode', given, { loss = 'all', reply = false,
                                                    date = options.none })
-  if type(tok) ~= 'table' or type(tok.id) ~= 'function' then
-    raise('chat.encode: expected a tokenizer, as ul.tokenizer.load gives one, got a %s', type(tok))
-  end
+  check_tokenizer('chat.encode', tok)
   if how.loss ~= 'all' and how.loss ~= 'last' then
     raise("chat.encode: loss must be 'all' or 'last', got '%s'", how.loss)
   end

@@ -47,23 +47,39 @@ end
 
 local function last_part(name) return name:match '[^.]+$' end
 
+-- The last parts of their names, each once, as they come.
+local function names_of(layers)
+  local known, seen = {}, {}
+  for _, one in ipairs(layers) do
+    for _, name in ipairs { one.name, one.hf } do
+      local part = last_part(name)
+      if not seen[part] then known[#known + 1] = part end
+      seen[part] = true
+    end
+  end
+  return known
+end
+
 local function targets_of(model, targets)
   local layers, chosen = layers_of(model), {}
-  local known = {}
-  for _, one in ipairs(layers) do
-    known[#known + 1] = last_part(one.name)
-    if one.hf then known[#known + 1] = last_part(one.hf) end
+  local known = names_of(layers)
+  if #targets == 0 then
+    refuse("lora.add: targets is empty, and nothing would be trained; there are '%s'",
+           table.concat(known, "', '"))
   end
-  for _, target in ipairs(targets) do
+  for i, target in ipairs(targets) do
     local found = false
+    if type(target) ~= 'string' then
+      raise('lora.add: targets[%d] must be a name, got a %s', i, type(target))
+    end
     for _, one in ipairs(layers) do
       if matches(target, one.name) or one.hf and matches(target, one.hf) then
         found, chosen[one] = true, true
       end
     end
     if not found then
-      raise("lora.add: no linear map of the model is called '%s'%s", tostring(target),
-            suggest(tostring(target), known))
+      refuse("lora.add: no linear map of the model is called '%s'%s; there are '%s'", target,
+             suggest(target, known), table.concat(known, "', '"))
     end
   end
   local list = {}
@@ -106,10 +122,19 @@ local function draw(name, layer, seed)
   core.set_random_state(before, next_key)
 end
 
-local function check_plain(caller, model)
+local function check_model(caller, model)
   if type(model) ~= 'table' or not model.named_modules then
     raise('%s: expected a model, got a %s', caller, type(model))
   end
+end
+
+local function check_folder(caller, folder)
+  if type(folder) == 'string' and folder ~= '' then return end
+  raise('%s: expected the name of a folder, and then a model, got a %s', caller, type(folder))
+end
+
+local function check_plain(caller, model)
+  check_model(caller, model)
   for name, layer in model:named_modules() do
     if layer.lora_a then
       raise("%s: '%s' has an adapter already; ul.lora.merge makes it part of the weight", caller,
@@ -136,8 +161,10 @@ function lora.add(model, given)
     rank = 8, alpha = 16, targets = defaults, seed = 1,
   })
   check_plain('lora.add', model)
-  if how.rank < 1 or how.rank ~= math.floor(how.rank) then
+  if not (how.rank >= 1 and how.rank < math.huge) or how.rank ~= math.floor(how.rank) then
     raise('lora.add: rank must be a whole number from 1 on, got %g', how.rank)
+  elseif not (how.alpha > 0 and how.alpha < math.huge) then
+    raise('lora.add: alpha must be a number above 0, got %g', how.alpha)
   end
   local list = targets_of(model, how.targets)
   model:freeze()
@@ -150,6 +177,7 @@ end
 
 -- The layers that have adapters.
 local function adapted(caller, model)
+  check_model(caller, model)
   local list = {}
   for _, one in ipairs(layers_of(model)) do
     if one.layer.lora_a then list[#list + 1] = one end
@@ -233,6 +261,7 @@ end
 ---@param model table
 ---@param tok Tokenizer|string|table|nil that of the model where it is left out
 function lora.save(folder, model, tok)
+  check_folder('lora.save', folder)
   if type(tok) == 'string' then tok = tokenizer.resolve('lora.save', tok) end
   local list, group = adapted('lora.save', model), place.group_of(model)
   local tensors = core.no_grad(tensors_of, list, agree.is_first(group))
@@ -261,15 +290,27 @@ local function check_config(path, values)
   only('use_dora', false)
   only('fan_in_fan_out', false)
   for _, name in ipairs { 'modules_to_save', 'rank_pattern', 'alpha_pattern', 'lora_bias',
-                          'trainable_token_indices', 'layer_replication', 'target_parameters' } do
+                          'trainable_token_indices', 'layer_replication', 'target_parameters',
+                          'use_qalora', 'alora_invocation_tokens', 'arrow_config' } do
     only(name, false)
+  end
+  local begun = values.init_lora_weights -- the others change the model's own weights
+  if type(begun) ~= 'boolean' and begun ~= 'gaussian' and begun ~= 'orthogonal' then
+    only('init_lora_weights', 'eva')
   end
   for _, name in ipairs { 'r', 'lora_alpha' } do
     if type(values[name]) ~= 'number' or values[name] <= 0 then
       refuse('%s: %s must be a number above 0', path, name)
     end
   end
-  return values.use_rslora == true and values.lora_alpha / math.sqrt(values.r)
+  if values.r ~= math.floor(values.r) then
+    refuse('%s: r must be a whole number, not %g', path, values.r)
+  end
+  local by_root = values.use_rslora
+  if by_root ~= nil and by_root ~= json.null and type(by_root) ~= 'boolean' then
+    refuse('%s: use_rslora must be true or false, not %s', path, json.encode(by_root))
+  end
+  return by_root == true and values.lora_alpha / math.sqrt(values.r)
     or values.lora_alpha / values.r
 end
 
@@ -306,6 +347,7 @@ local function shape_text(shape) return '[' .. table.concat(shape, ', ') .. ']' 
 ---@param model table
 ---@return table model
 function lora.load(folder, model)
+  check_folder('lora.load', folder)
   check_plain('lora.load', model)
   local path = folder .. '/' .. TENSORS
   local values = config.read_file(folder .. '/' .. CONFIG)

@@ -144,6 +144,7 @@ describe('chat', function()
             { user 'a' })
     refused("loss must be 'all' or 'last', got 'some'", tok, nil, { user 'a' }, { loss = 'some' })
     refused('expected a tokenizer', 'llama3', nil, { user 'a' })
+    assert.error_matches(function() ul.chat.family(5) end, 'chat.family: expected a tokenizer')
     refused('only the format llama3 has a date', spaces, nil, { user 'a' }, { date = '1 May' })
   end)
 

@@ -83,6 +83,13 @@ describe('data.chat', function()
     assert.equal(tok.eos, with_bos.tokens[-1]:item())
   end)
 
+  it('takes null for a column that is not there', function()
+    local null = ul.json.null
+    local corpus = ul.data.chat { { prompt = null, completion = null, messages = null,
+                                    text = 'ab' } }
+    assert.same({ 97, 98, 257 }, corpus:tokenize 'bytes'.tokens:tolist())
+  end)
+
   it('lays whole examples into rows, the longest first', function()
     local examples = {}
     for i, n in ipairs { 3, 9, 5, 2, 6, 9 } do
@@ -170,6 +177,22 @@ describe('data.chat', function()
     refused('need a tokenizer with special tokens', good, 'bytes')
     refused("no format 'lama3'", good, tok, { family = 'lama3' })
     refused('has no examples', '\n')
+    refused("wrong.jsonl:1: 'messages' must be a list of messages", '{"messages": 5}')
+    refused("wrong.jsonl:1: 'conversations' must be a list", '{"conversations": {"a": 1}}')
+    refused('wrong.jsonl:2: has nothing to learn: no message is from the assistant',
+            good .. '\n{"messages": [{"role": "user", "content": "a"}]}')
+    refused('wrong.jsonl:1: has nothing to learn: its text is empty', '{"text": ""}', 'bytes')
+    local one = ul.data.chat { talk('a', 'b') }
+    assert.error_matches(function() one:tokenize(tok, { loss = 'lst' }) end,
+                         "loss must be 'all' or 'last', got 'lst'")
+    assert.error_matches(function()
+      ul.data.chat { { prompt = 'abcdef', completion = 'g' } }:tokenize 'bytes':pack(4, {
+        overlong = 'cut' })
+    end, 'nothing is left to learn: all answers begin behind the 4 tokens')
+    for _, corpus in ipairs { ul.data.from 'abcde':tokenize 'bytes',
+                              ul.data.chat { { text = 'abcde' } }:tokenize 'bytes' } do
+      assert.error_matches(function() corpus:hold_out(0.05) end, 'held_out=0 of a recipe')
+    end
     assert.error_matches(function() ul.data.chat(3) end, 'expected the name of a file')
     assert.error_matches(function()
       ul.data.from('a text'):tokenize('bytes'):pack(4, { overlong = 'cut' })

@@ -139,6 +139,10 @@ describe('lora', function()
       ['modules_to_save = ["lm_head"] is not computed'] = { modules_to_save = { 'lm_head' } },
       ['peft_type is "IA3", and \'LORA\' alone is computed'] = { peft_type = 'IA3' },
       ['r must be a number above 0'] = { r = 0 },
+      ['r must be a whole number, not 1.5'] = { r = 1.5 },
+      ['lora_alpha must be a number above 0'] = { lora_alpha = '16' },
+      ['use_rslora must be true or false, not 1'] = { use_rslora = 1 },
+      ['init_lora_weights = "pissa" is not computed'] = { init_lora_weights = 'pissa' },
     } do
       local other = json.decode(json.encode(values))
       for key, value in pairs(change) do other[key] = value end
@@ -173,6 +177,24 @@ describe('lora', function()
     assert.error_matches(function() ul.lora.add(model, { targets = { 'head' } }) end,
                          "no linear map of the model is called 'head'")
     assert.error_matches(function() ul.lora.add(model, { rank = 0 }) end, 'from 1 on, got 0')
+    for _, alpha in ipairs { 0, -1, 0 / 0, math.huge } do
+      assert.error_matches(function() ul.lora.add(model, { alpha = alpha }) end,
+                           'alpha must be a number above 0, got ')
+    end
+    assert.error_matches(function() ul.lora.add(model, { rank = math.huge }) end, 'from 1 on')
+    assert.matches("^lora.add: targets is empty, and nothing would be trained; there are 'wq', "
+                   .. "'q_proj'", refusal(ul.lora.add, model, { targets = {} }))
+    assert.error_matches(function() ul.lora.add(model, { targets = { 5 } }) end,
+                         'targets%[1%] must be a name, got a number')
+    assert.error_matches(function() ul.lora.save(model, 'x') end,
+                         'lora.save: expected the name of a folder, and then a model, got a table')
+    assert.error_matches(function() ul.lora.load(model, 'x') end,
+                         'lora.load: expected the name of a folder, and then a model, got a table')
+    for _, name in ipairs { 'merge', 'without' } do
+      assert.error_matches(function() ul.lora[name] 'x' end,
+                           'lora.' .. name .. ': expected a model, got a string')
+    end
+    assert.error_matches(function() ul.lora.save('x', 'y') end, 'expected a model, got a string')
     assert.is_true(model.head.weight.requires_grad)
     ul.lora.add(model)
     assert.error_matches(function() ul.lora.add(model) end,

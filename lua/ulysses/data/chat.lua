@@ -24,10 +24,24 @@ end
 local speakers = { human = 'user', user = 'user', gpt = 'assistant', assistant = 'assistant',
                    system = 'system', tool = 'tool', observation = 'tool' }
 
+-- What an example has under a name; a column that is null is not there.
+local function field(example, key)
+  local value = example[key]
+  if value ~= json.null then return value end
+end
+
+local function list_of(example, key)
+  local list = field(example, key)
+  if type(list) ~= 'table' or #list == 0 then
+    refuse("'%s' must be a list of messages, and not empty", key)
+  end
+  return list
+end
+
 local function messages_of(example)
-  if example.messages ~= nil then return example.messages end
+  if field(example, 'messages') ~= nil then return list_of(example, 'messages') end
   local messages = {}
-  for i, turn in ipairs(type(example.conversations) == 'table' and example.conversations or {}) do
+  for i, turn in ipairs(list_of(example, 'conversations')) do
     if type(turn) ~= 'table' or not speakers[turn.from] then
       refuse("turn %d is from '%s', who is not known", i,
              tostring(type(turn) == 'table' and turn.from))
@@ -49,19 +63,19 @@ local function encode(example, tokenizer, how)
   local function add(list)
     for _, id in ipairs(list) do ids[#ids + 1], mask[#mask + 1] = id, learned end
   end
-  if example.messages ~= nil or example.conversations ~= nil then
+  if field(example, 'messages') ~= nil or field(example, 'conversations') ~= nil then
     if not tokenizer.tokenizer then
       refuse 'conversations need a tokenizer with special tokens, as models come with'
     end
     return chat.encode(tokenizer.tokenizer, how.family, messages_of(example),
                        { loss = how.loss, date = how.date })
-  elseif example.prompt ~= nil or example.completion ~= nil then
+  elseif field(example, 'prompt') ~= nil or field(example, 'completion') ~= nil then
     local rest = tokenizer.tokenizer
     add(tokenizer.encode(text_of(example, 'prompt')))
     learned = 1
     local completion = text_of(example, 'completion')
     add(rest and rest:encode(completion) or tokenizer.encode(completion))
-  elseif example.text ~= nil then
+  elseif field(example, 'text') ~= nil then
     learned = 1
     add(tokenizer.encode(text_of(example, 'text')))
   else
@@ -69,6 +83,18 @@ local function encode(example, tokenizer, how)
   end
   add { tokenizer.eos }
   return ids, mask
+end
+
+-- The same, where something is learned from it.
+local function encode_answer(example, tokenizer, how)
+  local ids, mask = encode(example, tokenizer, how)
+  for i = 2, #ids do -- no token before it predicts the first one
+    if mask[i] == 1 then return ids, mask end
+  end
+  if field(example, 'messages') ~= nil or field(example, 'conversations') ~= nil then
+    refuse 'has nothing to learn: no message is from the assistant'
+  end
+  refuse 'has nothing to learn: its text is empty'
 end
 
 -- ---- all of them ----
@@ -104,7 +130,8 @@ local function each(self, visit)
 end
 
 --- The tokens of all examples, with which of them are to be learned: what the assistant says in a
---- conversation (`loss = 'last'`: what it says last), a completion, a text. `family` and `date` are
+--- conversation (`loss = 'last'`: what it says last), a completion, a text. An example without any
+--- of that is refused. `family` and `date` are
 --- those of `ul.chat.encode`.
 ---@param tokenizer string|Tokenizer|table the path of a tokenizer, or one that is loaded
 ---@param given { family: string?, loss: 'all'|'last'|nil, date: string? }?
@@ -112,9 +139,12 @@ end
 function Chats:tokenize(tokenizer, given)
   local how = options.read('tokenize', given, { family = options.none, loss = 'all',
                                                 date = options.none })
+  if how.loss ~= 'all' and how.loss ~= 'last' then
+    raise("tokenize: loss must be 'all' or 'last', got '%s'", how.loss)
+  end
   local chosen = require('ulysses.tokenizer').resolve('tokenize', tokenizer)
   local growing = corpus.growing(chosen)
-  each(self, function(example) growing:add(encode(example, chosen, how)) end)
+  each(self, function(example) growing:add(encode_answer(example, chosen, how)) end)
   if growing.n == 0 then refuse("data.chat: '%s' has no examples", self.name) end
   return growing:corpus()
 end

@@ -123,10 +123,22 @@ local function documents_of(self, length, overlong)
   return list, lengths
 end
 
+-- Refuses examples that were cut in front of all their answers.
+local function check_learns(self, list, length)
+  local mask = self.mask:data()
+  for _, document in ipairs(list) do
+    for i = document[1] + 1, document[2] - 1 do
+      if mask[i] == 1 then return end
+    end
+  end
+  refuse('pack: nothing is left to learn: all answers begin behind the %d tokens of a row', length)
+end
+
 -- Whole examples, laid into rows one of which follows the other. What is left of a row is filled
 -- up, as a document of its own from which nothing is learned.
 local function laid_out(self, length, overlong)
   local list, lengths = documents_of(self, length, overlong)
+  check_learns(self, list, length)
   local plan = fit(lengths, length)
   local tokens = ul.full({ #plan * length }, self.tokenizer.pad, { dtype = 'i32', device = 'cpu' })
   local mask = ul.zeros { #plan * length, dtype = 'u8', device = 'cpu' }
@@ -168,12 +180,18 @@ function Corpus:hold_out(fraction)
   end
   local cut = math.floor(self.n * (1 - fraction))
   if self.mask then
-    if #self.starts < 2 then refuse 'hold_out: one example cannot be divided' end
+    if #self.starts < 2 then
+      refuse('hold_out: there is one example, and it cannot be divided; learn from it without a '
+             .. 'test (held_out=0 of a recipe)')
+    end
     local nearest = self.starts[2]
     for _, start in ipairs(self.starts) do
       if start > 0 and math.abs(start - cut) < math.abs(nearest - cut) then nearest = start end
     end
     cut = nearest
+  elseif cut < 2 or self.n - cut < 2 then
+    refuse('hold_out: %g of %d tokens is %d, and both parts need two; learn from more text, or '
+           .. 'without a test (held_out=0 of a recipe)', fraction, self.n, self.n - cut)
   end
   return part(self, 0, cut), part(self, cut, self.n)
 end

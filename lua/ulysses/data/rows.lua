@@ -102,7 +102,7 @@ local function row_in_sequence(self, position)
 end
 
 local function check(self, caller)
-  if self.n == 0 then raise('%s: the text has less than two tokens', caller) end
+  if self.n == 0 then refuse('%s: the text has less than two tokens', caller) end
   if not self.size then raise('%s: say how large a batch is first, with :batch(n)', caller) end
 end
 
