@@ -96,7 +96,10 @@ end
 
 function recipe.train(cfg)
   local is_adapter, how = cfg.lora.rank > 0, { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp }
-  if cfg.save ~= '' then ul.hf.check_folder(cfg.save, is_adapter and 'adapter' or 'model') end
+  if cfg.save ~= '' then
+    local what = is_adapter and 'adapter' or 'model'
+    ul.hf.check_folder(cfg.save, what, cfg.tokenizer or cfg.model)
+  end
   local options = { mesh = how, dtype = cfg.dtype, recompute = cfg.recompute }
   local model, tokenizer = ul.hf.load(cfg.model, options)
   local mesh, reference = model.mesh, nil

@@ -60,7 +60,10 @@ end
 
 function recipe.train(cfg)
   local is_adapter = cfg.lora.rank > 0 and not cfg.merge
-  if cfg.save ~= '' then ul.hf.check_folder(cfg.save, is_adapter and 'adapter' or 'model') end
+  if cfg.save ~= '' then
+    local what = is_adapter and 'adapter' or 'model'
+    ul.hf.check_folder(cfg.save, what, cfg.tokenizer or cfg.model)
+  end
   local model, tokenizer = ul.hf.load(cfg.model, {
     mesh = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp }, dtype = cfg.dtype,
     recompute = cfg.recompute,

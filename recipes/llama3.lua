@@ -119,7 +119,7 @@ local function new_model(cfg, Model)
 end
 
 function recipe.train(cfg, Model)
-  if cfg.save then ul.hf.check_folder(cfg.save) end
+  if cfg.save then ul.hf.check_folder(cfg.save, 'model', cfg.model.path or cfg.tokenizer) end
   local model, tokenizer = new_model(cfg, Model)
   local mesh = model.mesh
   tokenizer = tokenizer or cfg.tokenizer
@@ -152,6 +152,7 @@ function recipe.train(cfg, Model)
   if run.dir then print('the report: ' .. run:report()) end
   if cfg.save then
     ul.hf.save(cfg.save, model, tokenizer, { settings = cfg.model, max_tokens = cfg.seq_len })
+    print('saved: ' .. cfg.save)
   end
   return model, run
 end

@@ -1,7 +1,10 @@
 /* safetensors_save.c - writes the safetensors format, straight from the tensors' memory. */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -127,23 +130,56 @@ static const char *folder_of(char *folder, const char *path)
     return folder;
 }
 
+/* Opens the file that is written first, and keeps other processes from writing to it. The lock ends
+ * with the descriptor, which stays open until the file has its name.
+ */
+static int lock_temporary(int *fd, const char *temporary, const char *path)
+{
+    struct stat mine, there;
+    for (;;) {
+        *fd = open(temporary, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        UL_REQUIRE(*fd >= 0, UL_EIO, "%s: cannot be created: %s", temporary, strerror(errno));
+        if (flock(*fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+            close(*fd);
+            return ul__fail(UL_EIO, "%s: another process is writing it", path);
+        }
+        if (fstat(*fd, &mine) == 0 && stat(temporary, &there) == 0 && mine.st_ino == there.st_ino)
+            return UL_OK;
+        close(*fd); /* who had it has given it its name meanwhile */
+    }
+}
+
+static int write_locked(ul_file_sum *sum, const char *path, char *temporary, const char *header,
+                        const ul_safetensors_item *items, int n)
+{
+    int fd;
+    UL_TRY(lock_temporary(&fd, temporary, path));
+    int rc = write_all(sum, temporary, header, items, n);
+    if (rc == UL_OK) rc = ul_file_rename(temporary, path);
+    if (rc < 0) unlink(temporary);
+    close(fd);
+    if (rc == UL_OK) rc = ul_folder_sync(folder_of(temporary, path));
+    return rc;
+}
+
 static int write_whole(ul_file_sum *sum, const char *path, const char *header,
                        const ul_safetensors_item *items, int n)
 {
-    struct stat there; /* renaming would take /dev/null away */
+    struct stat there; /* renaming would take /dev/null away, and a link to another disk */
     int replaces = lstat(path, &there) == 0 && !S_ISREG(there.st_mode);
-    UL_REQUIRE(!replaces || S_ISLNK(there.st_mode) || S_ISDIR(there.st_mode), UL_EIO,
-               "%s: cannot be replaced: it is no file", path);
-    char *temporary = ul__alloc(strlen(path) + 5);
-    if (!temporary) return ul__fail(UL_ENOMEM, "%s: out of memory", path);
-    sprintf(temporary, "%s.tmp", path);
-    int rc = write_all(sum, temporary, header, items, n);
+    char *behind = replaces && S_ISLNK(there.st_mode) ? realpath(path, NULL) : NULL;
+    const char *name = behind ? behind : path;
+    char *temporary = ul__alloc(strlen(name) + 5);
+    int rc = temporary ? UL_OK : ul__fail(UL_ENOMEM, "%s: out of memory", path);
+    if (behind && stat(behind, &there) == 0) replaces = !S_ISREG(there.st_mode);
+    if (rc == UL_OK && replaces && !S_ISLNK(there.st_mode) && !S_ISDIR(there.st_mode))
+        rc = ul__fail(UL_EIO, "%s: cannot be replaced: it is no file", path);
     if (rc == UL_OK) {
-        rc = ul_file_rename(temporary, path);
-        if (rc < 0) unlink(temporary);
+        sprintf(temporary, "%s.tmp", name);
+        rc = write_locked(sum, name, temporary, header, items, n);
     }
-    if (rc == UL_OK) rc = ul_folder_sync(folder_of(temporary, path));
     ul__release(temporary);
+    free(behind);
     return rc;
 }
 

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,6 +91,16 @@ static int kind_of(lua_State *L)
     return 1;
 }
 
+/* link_of(path) -> what a symbolic link points at, as it is written; nil where it is none */
+static int link_of(lua_State *L)
+{
+    char target[PATH_MAX];
+    ssize_t n = readlink(luaL_checkstring(L, 1), target, sizeof target);
+    if (n < 0) return 0;
+    lua_pushlstring(L, target, (size_t)n);
+    return 1;
+}
+
 /* ---- locks ---- */
 
 static const char *const lock_name = "ulysses.lock";
@@ -101,6 +112,34 @@ static int lock_release(lua_State *L)
     if (*fd >= 0) close(*fd);
     *fd = -1;
     return 0;
+}
+
+/* Some network file systems have no locks; then nobody is kept out. */
+static int has_no_locks(int error)
+{
+    return error == ENOSYS || error == EOPNOTSUPP || error == ENOLCK;
+}
+
+/* Whether a locked file is still the one of that name: who held it may have removed it since. */
+static int is_named(int fd, const char *path)
+{
+    struct stat mine, there;
+    return fstat(fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_dev == there.st_dev &&
+           mine.st_ino == there.st_ino;
+}
+
+/* The locked file; -1 and errno, where EWOULDBLOCK says that another process has it. *fd is open
+ * then, too, unless the file cannot be made.
+ */
+static int lock_file(int *fd, const char *path)
+{
+    for (;;) {
+        *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (*fd < 0) return -1;
+        if (flock(*fd, LOCK_EX | LOCK_NB) < 0 && !has_no_locks(errno)) return -1;
+        if (is_named(*fd, path)) return 0;
+        close(*fd);
+    }
 }
 
 /* lock(path) -> a lock with :release(); false and the holder's process id where another process has
@@ -120,32 +159,28 @@ static int lock(lua_State *L)
         lua_setfield(L, -2, "__index");
     }
     lua_setmetatable(L, -2);
-    *held = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (*held < 0) return refused(L, errno);
     char text[32] = "";
-    if (flock(*held, LOCK_EX | LOCK_NB) < 0) {
-        if (errno != EWOULDBLOCK) return refused(L, errno);
+    if (lock_file(held, path) < 0) {
+        if (*held < 0 || errno != EWOULDBLOCK) return refused(L, errno);
         if (read(*held, text, sizeof text - 1) < 0) text[0] = 0;
         lua_pushboolean(L, 0);
         lua_pushinteger(L, atoi(text));
         return 2;
     }
     int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-    if (ftruncate(*held, 0) < 0 || write(*held, text, (size_t)n) != n) return refused(L, errno);
-    return 1;
+    if (ftruncate(*held, 0) == 0 && write(*held, text, (size_t)n) == n) return 1;
+    int error = errno;
+    unlink(path);
+    return refused(L, error);
 }
 
 /* core.system, core.version */
 void host_open_system(lua_State *L, int core)
 {
-    static const luaL_Reg functions[] = {{"now", now},
-                                         {"clock", monotonic},
-                                         {"columns", columns},
-                                         {"cut_file", cut_file},
-                                         {"is_unread", is_unread},
-                                         {"kind_of", kind_of},
-                                         {"lock", lock},
-                                         {NULL, NULL}};
+    static const luaL_Reg functions[] = {
+        {"now", now},           {"clock", monotonic},     {"columns", columns},
+        {"cut_file", cut_file}, {"is_unread", is_unread}, {"kind_of", kind_of},
+        {"link_of", link_of},   {"lock", lock},           {NULL, NULL}};
     lua_newtable(L);
     luaL_register(L, NULL, functions);
     lua_setfield(L, core, "system");

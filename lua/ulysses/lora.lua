@@ -265,11 +265,12 @@ function lora.save(folder, model, tok)
   if type(tok) == 'string' then tok = tokenizer.resolve('lora.save', tok) end
   local list, group = adapted('lora.save', model), place.group_of(model)
   local tensors = core.no_grad(tensors_of, list, agree.is_first(group))
-  place.write(folder, group, 'lora.save', { bytes = 0, what = 'adapter' }, function(path, together)
+  local files = place.tokenizer_files(tok or model.tokenizer, model.source)
+  local about = { bytes = 0, what = 'adapter', files = files }
+  place.write(folder, group, 'lora.save', about, function(path, together)
     together(function()
       place.must(core.file_write(path .. '/' .. CONFIG, config_text(model, list)))
       safetensors.save(path .. '/' .. TENSORS, tensors, { metadata = { format = 'pt' } })
-      place.copy_tokenizer(tok or model.tokenizer, path)
     end)
   end)
 end

@@ -4,8 +4,10 @@ local core = require 'ulysses.core'
 local edit = require 'ulysses.hf.config_text'
 local json = require 'ulysses.json'
 local models = require 'tests.hf_models'
+local place = require 'ulysses.hf.place'
 local program = require 'tests.program'
 local recipe = require 'recipes.mistral'
+local small_tokenizers = require 'tests.small_tokenizers'
 local ul = require 'ulysses'
 
 local parent
@@ -164,6 +166,119 @@ describe('hf.save', function()
     assert.matches('saved as f32 or bf16, not f64',
                    refusal(parent .. '/more', model, nil, { dtype = 'f64' }))
     assert.same({ 'out', 'qwen3' }, names_in(parent))
+  end)
+
+  -- A folder with a tokenizer in it, and other files that go with it.
+  local function with_tokenizer(name)
+    local folder = models.make(parent, name)
+    local tok = small_tokenizers.made(small_tokenizers.golden[1])
+    models.write(folder .. '/tokenizer.json', tok)
+    models.write(folder .. '/chat_template.jinja', '{{ x }}')
+    return folder
+  end
+
+  it("keeps a tokenizer's files, whether or not they were loaded", function()
+    local folder = with_tokenizer 'qwen3'
+    local model = ul.hf.load(folder, { tokenizer = false })
+    for _, out in ipairs { folder, parent .. '/out' } do
+      ul.hf.save(out, model)
+      assert.same({ 'chat_template.jinja', 'config.json', 'model.safetensors', 'tokenizer.json' },
+                  names_in(out))
+    end
+    assert.equal("out: has 'chat_template.jinja' in it, which belongs to a tokenizer and would be "
+                 .. 'lost, since none is saved; save elsewhere',
+                 refusal(parent .. '/out', model, 'bytes'))
+    ul.hf.check_folder(folder, 'model', folder)
+    assert.error_matches(function() ul.hf.check_folder(folder, 'model', 'bytes') end, 'be lost')
+    ul.hf.save(parent .. '/more', model, 'bytes')
+    assert.same({ 'config.json', 'model.safetensors' }, names_in(parent .. '/more'))
+  end)
+
+  it('keeps them where a save that was killed has left the folder by its other name', function()
+    local folder = with_tokenizer 'qwen3'
+    assert(os.rename(folder, folder .. '.replaced'))
+    local model = ul.hf.load(folder, { tokenizer = false })
+    for _ = 1, 2 do
+      ul.hf.save(folder, model)
+      assert.same({ 'chat_template.jinja', 'config.json', 'model.safetensors', 'tokenizer.json' },
+                  names_in(folder))
+      assert.same({ 'qwen3' }, names_in(parent))
+    end
+  end)
+
+  it('saves as bf16 what came as bf16', function()
+    local folder = models.make(parent, 'qwen3')
+    models.write(folder .. '/config.json', edit(models.golden.qwen3.config,
+                                                { torch_dtype = 'bfloat16' }))
+    local model = ul.hf.load(folder, { dtype = 'f32' })
+    ul.hf.save(parent .. '/out', model)
+    assert.equal('bf16', ul.safetensors.open(parent .. '/out/model.safetensors')
+                 :dtype 'lm_head.weight')
+    ul.hf.save(parent .. '/out', model, nil, { dtype = 'f32' })
+    assert.equal('f32', ul.hf.load(parent .. '/out').norm.weight:dtype())
+  end)
+
+  it('says sizes in units that fit', function()
+    for text, bytes in pairs { ['0 bytes'] = 0, ['999 bytes'] = 999, ['1.0 kB'] = 1000,
+                               ['9.9 MB'] = 9.9e6, ['10 MB'] = 9.96e6, ['1.0 GB'] = 999.6e6,
+                               ['16 GB'] = 16.1e9, ['2.5 TB'] = 2.5e12, ['9000 TB'] = 9e15 } do
+      assert.equal(text, place.size_text(bytes))
+    end
+  end)
+
+  it('saves into what a link points at', function()
+    local model = ul.hf.load(models.make(parent, 'qwen3'))
+    assert(core.folder_make(parent .. '/disk/real'))
+    assert(core.file_point(parent .. '/link', 'disk/real/'))
+    assert(core.file_point(parent .. '/twice', parent .. '/link'))
+    assert(core.file_point(parent .. '/new', 'disk/new'))
+    assert(core.file_point(parent .. '/round', 'round'))
+    ul.hf.save(parent .. '/twice/', model)
+    ul.hf.save(parent .. '/new', model)
+    for _, name in ipairs { 'link', 'twice', 'new' } do
+      assert.is_string(core.system.link_of(parent .. '/' .. name))
+      same_weights(model, ul.hf.load(parent .. '/' .. name))
+    end
+    assert.same({ 'new', 'real' }, names_in(parent .. '/disk'))
+    assert.equal('round: its links lead nowhere', refusal(parent .. '/round', model))
+    assert.same({ 'disk', 'link', 'new', 'qwen3', 'round', 'twice' }, names_in(parent))
+  end)
+
+  it('refuses a folder that another process is saving into', function()
+    local model = ul.hf.load(models.make(parent, 'qwen3'))
+    local out = parent .. '/out'
+    local held = core.system.lock(out .. '.saving.lock')
+    assert.matches('^out: another save into it is at work %(process %d+%); save elsewhere, or '
+                   .. 'after it$', refusal(out, model))
+    assert.same({ 'out.saving.lock', 'qwen3' }, names_in(parent))
+    held:release() -- as when it was killed
+    ul.hf.save(out, model)
+    assert.same({ 'out', 'qwen3' }, names_in(parent))
+    models.write(out .. '.saving.lock', 'years of work')
+    assert.equal('out.saving.lock: no save has left it, and it would be lost; move it',
+                 refusal(out, model))
+  end)
+
+  it('stays whole when two programs save at once', function()
+    local out, script = parent .. '/out', parent .. '/save.lua'
+    models.write(script, ([[
+      local ul = require 'ulysses'
+      local model = ul.hf.load '%s'
+      local said = {}
+      for i = 1, 30 do
+        local ok, sentence = pcall(ul.hf.save, '%s', model, nil, { shard = 30000 })
+        said[ok and 'saved' or tostring(sentence):gsub('%%d+', 'N')] = true
+      end
+      for sentence in pairs(said) do print(sentence) end
+    ]]):format(models.make(parent, 'qwen3'), out))
+    local output = program.shell(('$P %s & $P %s; wait'):format(script, script))
+    for line in output:gmatch '[^\n]+' do
+      local is_refused = line:find('another save into it is at work', 1, true) ~= nil
+      assert.is_true(line == 'saved' or is_refused, line)
+    end
+    assert.matches('saved', output)
+    same_weights(ul.hf.load(parent .. '/qwen3'), ul.hf.load(out))
+    assert.same({ 'out', 'qwen3', 'save.lua' }, names_in(parent))
   end)
 
   -- The folder holds the old weights or the new ones, whole.

@@ -157,8 +157,9 @@ describe('hf.load', function()
 
   it('refuses by name what it would not compute exactly', function()
     for sentence, changes in pairs {
-      ["architecture 'MixtralForCausalLM' is none of those that are computed"] =
-        { architectures = { 'MixtralForCausalLM' } },
+      ["architecture 'Gemma2ForCausalLM' is none of those that are computed: LlamaForCausalLM, "
+       .. 'MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM#'] =
+        { architectures = { 'Gemma2ForCausalLM' } },
       ["model_type 'gpt2' is not known"] = { architectures = false, model_type = 'gpt2' },
       ["model_type 'mistral' does not go with architecture 'LlamaForCausalLM'"] =
         { model_type = 'mistral' },
@@ -185,14 +186,19 @@ describe('hf.load', function()
       ['mlp_bias must be true or false, and is 1'] = { mlp_bias = 1 },
     } do
       local got = refusal(with_config('llama3', changes))
-      assert.equal('config.json: ' .. sentence, got:sub(1, #sentence + 13))
+      assert.equal('config.json: ' .. sentence, (got .. '#'):sub(1, #sentence + 13))
     end
     assert.equal("config.json: layer_types: 'chunked_attention' is not computed",
       refusal(with_config('qwen2', { layer_types = { 'full_attention', 'chunked_attention' } })))
   end)
 
   it('refuses files that do not go together', function()
-    assert.equal("hf.load: there is no folder 'no/such'", refusal 'no/such')
+    assert.equal("hf.load: there is no folder './no/such'", refusal './no/such')
+    assert.equal("hf.load: there is no folder 'meta-llama/Llama-3.2-1B'; if it is a model of the "
+                 .. 'Hugging Face hub, download it first (hf download meta-llama/Llama-3.2-1B '
+                 .. '--local-dir Llama-3.2-1B) and name that folder',
+                 refusal 'meta-llama/Llama-3.2-1B')
+    assert.equal("hf.load: 'recipes/dpo.lua' is a file, not a folder", refusal 'recipes/dpo.lua')
     local folder = models.make(parent, 'qwen3', function(tensors)
       tensors['model.layers.1.self_attn.q_norm.weight'] = nil
     end)

@@ -2,6 +2,7 @@
 -- breaks a rule of the format is refused by its name and the reason.
 local ffi = require 'ffi'
 local checkpoints = require 'tests.checkpoints'
+local core = require 'ulysses.core'
 local ul = require 'ulysses'
 local home = ul.default_device() -- where tensors are, unless a test says otherwise
 local safetensors = ul.safetensors
@@ -222,7 +223,7 @@ describe('safetensors', function()
     os.execute('mkfifo ' .. path)
     local _, refusal = pcall(safetensors.save, path, { x = ul.zeros(1) })
     assert.equal(path .. ': cannot be replaced: it is no file', tostring(refusal))
-    assert.equal('pipe', require('ulysses.core').system.kind_of(path))
+    assert.equal('pipe', core.system.kind_of(path))
   end)
 
   it('refuses what is no file of tensors', function()
@@ -338,6 +339,32 @@ describe('safetensors', function()
                  error_of(safetensors.save, path_of 'none/x', {}))
   end)
 
+  it('lets one process at a time write a file', function()
+    local path, x = path_of 'shared.safetensors', ul.randn(5)
+    local held = core.system.lock(path .. '.tmp')
+    assert.equal(path .. ': another process is writing it',
+                 error_of(safetensors.save, path, { x = x }))
+    assert.truthy(core.system.kind_of(path .. '.tmp'))
+    held:release() -- as when it was killed
+    safetensors.save(path, { x = x })
+    same(x, assert(safetensors.open(path)):get 'x')
+    assert.is_nil(core.system.kind_of(path .. '.tmp'))
+  end)
+
+  it('writes what a link points at', function()
+    local x = ul.randn(5)
+    assert(core.folder_make(path_of 'disk'))
+    assert(core.file_point(path_of 'link', 'disk/real'))
+    safetensors.save(path_of 'disk/real', { x = ul.randn(3) })
+    safetensors.save(path_of 'link', { x = x })
+    assert.equal('disk/real', core.system.link_of(path_of 'link'))
+    same(x, assert(safetensors.open(path_of 'disk/real')):get 'x')
+    assert.same({ 'real' }, core.folder_list(path_of 'disk'))
+    assert(core.file_point(path_of 'null', '/dev/null'))
+    assert.equal(path_of 'null' .. ': cannot be replaced: it is no file',
+                 error_of(safetensors.save, path_of 'null', { x = x }))
+  end)
+
   it('frees all when an allocation fails', function()
     local path, tensors = path_of 'memory.safetensors', { x = ul.randn(4, 3):transpose(1, 2),
                                                            y = ul.randn(2) }
@@ -382,7 +409,6 @@ end)
 -- Files that others have found to be read wrongly: bad_ must be refused, ok_ read, and strict_ is
 -- taken by the reference reader, not by this one.
 describe('files of every kind', function()
-  local core = require 'ulysses.core'
   local wrong = {
     data_no_tensors = 'is 14 bytes long, and its header asks for 10',
     dup_key_distinct = 'duplicate object key', end_before_begin = 'ends at 0 before it begins at 4',

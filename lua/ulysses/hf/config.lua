@@ -4,7 +4,6 @@ local json = require 'ulysses.json'
 local open_file = require 'ulysses.open_file'
 local read_rope = require 'ulysses.hf.config_rope'
 local refuse = require 'ulysses.refuse'
-local suggest = require 'ulysses.suggest'
 
 ---@class HfConfig
 ---@field path string the file
@@ -93,8 +92,8 @@ local function architecture_of(self)
   if type(name) ~= 'string' then self:refuse 'architectures is missing: it names no model' end
   local defaults = architectures[name]
   if not defaults then
-    self:refuse("architecture '%s' is none of those that are computed: %s%s", name,
-                table.concat(known, ', '), suggest(name, known))
+    self:refuse("architecture '%s' is none of those that are computed: %s", name,
+                table.concat(known, ', '))
   end
   if kind ~= nil and kind ~= defaults.model_type then
     self:refuse("model_type %s does not go with architecture '%s'", shown(kind), name)

@@ -12,6 +12,10 @@ local hf = {
 --- since something else lies there.
 ---@param folder string
 ---@param what? 'model'|'adapter'
-function hf.check_folder(folder, what) place.check('hf.check_folder', folder, what or 'model') end
+---@param tok? Tokenizer|table|string the tokenizer that will be saved, where it is known: its
+--- folder or file, 'bytes', or the folder that the model comes from
+function hf.check_folder(folder, what, tok)
+  place.check('hf.check_folder', folder, what or 'model', tok and place.tokenizer_files(tok) or nil)
+end
 
 return hf

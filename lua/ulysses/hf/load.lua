@@ -4,6 +4,7 @@ local core = require 'ulysses.core'
 local Decoder = require 'ulysses.hf.decoder'
 local names = require 'ulysses.hf.names'
 local options = require 'ulysses.options'
+local place = require 'ulysses.hf.place'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
 local tokenizer = require 'ulysses.tokenizer'
@@ -95,6 +96,20 @@ local function tokenizer_of(folder, wanted)
   end
 end
 
+-- The folder, or a sentence that helps where a name of the hub is given for one.
+local function find_folder(named)
+  local folder = place.find(named)
+  if folder then return folder end
+  local kind = core.system.kind_of(named)
+  if kind then refuse("hf.load: '%s' is a %s, not a folder", named, kind) end
+  if named:find '^[%w._-]+/[%w._-]+$' and not named:find '^%.' then
+    local own = named:match '[^/]*$'
+    refuse("hf.load: there is no folder '%s'; if it is a model of the Hugging Face hub, download "
+           .. 'it first (hf download %s --local-dir %s) and name that folder', named, named, own)
+  end
+  refuse("hf.load: there is no folder '%s'", named)
+end
+
 --- The model of a folder as it was downloaded: config.json, model.safetensors or its shards with
 --- their index, and the tokenizer. Llama, Mistral, Qwen2 and Qwen3 are computed exactly; what else
 --- a config.json asks for is refused by its name.
@@ -125,13 +140,7 @@ return function(folder, given)
     raise('hf.load: expected the name of a folder, got a %s', type(folder))
   end
   if folder:sub(1, 2) == '~/' then folder = (os.getenv 'HOME' or '~') .. folder:sub(2) end
-  folder = folder:gsub('(.)/+$', '%1')
-  if not core.folder_list(folder) then
-    if not core.folder_list(folder .. '.replaced') then -- which a save that was killed has left
-      refuse("hf.load: there is no folder '%s'", folder)
-    end
-    folder = folder .. '.replaced'
-  end
+  folder = find_folder((folder:gsub('(.)/+$', '%1')))
   local read = config.read(folder, how.config)
   local dtype, device = how.dtype or read.dtype or 'f32', how.device or core.default_device()
   if dtype ~= 'f32' and dtype ~= 'bf16' and dtype ~= 'f64' then

@@ -1,15 +1,17 @@
 -- place.lua - the folder that a model or an adapter is saved in, whole or not there.
 --
 -- All is written to a folder beside it, each file is on the disk before the folder gets its name;
--- what was there keeps it until then.
+-- what was there keeps it until then. One process at a time writes there.
+--
+-- X.saving       what is being written, or what a killed program has left of it: of no use
+-- X.saving.lock  locked while a process writes; without a process it holds up nobody
+-- X.replaced     what X was, where a file system cannot exchange two names in one step
 local agree = require 'ulysses.agree'
 local core = require 'ulysses.core'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
 
 local place = {}
-
-local GB = 1000 ^ 3
 
 -- What belongs to a tokenizer, and is copied as it is.
 local copied = {
@@ -51,12 +53,31 @@ function place.group_of(model)
   return world and world.size > 1 and world.transport ~= 'plan' and world or nil
 end
 
+--- The size of something as people say it.
+---@param bytes number
+---@return string
+function place.size_text(bytes)
+  local unit = 1
+  local units = { 'bytes', 'kB', 'MB', 'GB', 'TB' }
+  while bytes >= 999.5 and unit < #units do bytes, unit = bytes / 1000, unit + 1 end
+  return (unit == 1 and '%.0f %s' or bytes < 9.95 and '%.1f %s' or '%.0f %s'):format(
+    bytes, units[unit])
+end
+
+--- A folder, or where it is not there, what a save that was killed has left of it, which may have
+--- its own name again meanwhile; nil where there is none.
+---@param folder string
+---@return string?
+function place.find(folder)
+  for _, name in ipairs { folder, folder .. '.replaced', (folder:gsub('%.replaced$', '')) } do
+    if core.system.kind_of(name) == 'folder' then return name end
+  end
+end
+
 -- ---- copies ----
 
---- Copies a file as it is.
----@param from string
----@param to string
-function place.copy(from, to)
+-- Copies a file as it is.
+local function copy(from, to)
   local file = io.open(from, 'rb')
   local text = file and file:read '*a'
   if file then file:close() end
@@ -64,57 +85,96 @@ function place.copy(from, to)
   must(core.file_write(to, text))
 end
 
---- Copies the files of a tokenizer that came from a file, and its chat template, to a folder.
----@param tok Tokenizer|table|nil
----@param path string
-function place.copy_tokenizer(tok, path)
-  local from = tok and (tok.path or tok.tokenizer and tok.tokenizer.path)
-  if not from then return end
-  local folder, file = from:match '^(.*)/[^/]*$' or '.', from:match '[^/]*$'
-  for _, name in ipairs(core.folder_list(folder) or {}) do
-    if is_copied(name) then place.copy(folder .. '/' .. name, path .. '/' .. name) end
+--- The files that a tokenizer came from, with its chat template: where each lies, and its name.
+--- Without a tokenizer they are those of the model's own folder.
+---@param tok Tokenizer|table|string|nil a string: a folder or a file, or 'bytes'
+---@param source string? the folder that the model came from
+---@return { from: string, name: string }[]
+function place.tokenizer_files(tok, source)
+  local from = type(tok) == 'string' and tok ~= 'bytes' and tok
+    or type(tok) == 'table' and (tok.path or tok.tokenizer and tok.tokenizer.path) or nil
+  local folder, file, list = source, nil, {}
+  if from and core.system.kind_of(from) == 'folder' then
+    folder = from
+  elseif from then
+    folder, file = from:match '^(.*)/[^/]*$' or '.', from:match '[^/]*$'
+  elseif tok then
+    return list
   end
-  if not is_copied(file) then
-    place.copy(from, path .. (file:find '%.json$' and '/tokenizer.json' or '/tokenizer.model'))
+  folder = folder and place.find(folder)
+  for _, name in ipairs(folder and core.folder_list(folder) or {}) do
+    if is_copied(name) then list[#list + 1] = { from = folder .. '/' .. name, name = name } end
   end
+  if file and not is_copied(file) then
+    local name = file:find '%.json$' and 'tokenizer.json' or 'tokenizer.model'
+    list[#list + 1] = { from = from, name = name }
+  end
+  return list
 end
 
 -- ---- the folder ----
 
--- The name of a folder that a user has given.
+-- The folder that a user has named; behind links, which stay what they are.
 local function read_name(caller, folder)
   if type(folder) ~= 'string' or folder == '' then
     raise('%s: expected the name of a folder, got a %s', caller, type(folder))
   end
   if folder:sub(1, 2) == '~/' then folder = (os.getenv 'HOME' or '~') .. folder:sub(2) end
-  return (folder:gsub('(.)/+$', '%1'))
+  local path = folder
+  for _ = 1, 40 do
+    path = path:gsub('(.)/+$', '%1')
+    local target = core.system.link_of(path)
+    if not target then return path end
+    path = target:sub(1, 1) == '/' and target or (path:match '^.*/' or '') .. target
+  end
+  refuse('%s: its links lead nowhere', folder)
+end
+
+-- Whether files of a tokenizer are among those that are saved.
+local function has_tokenizer(files)
+  for _, one in ipairs(files) do
+    if is_copied(one.name) then return true end
+  end
+  return false
 end
 
 -- Refuses a place where something else would be lost.
-local function check(folder, what)
+local function check(folder, what, files)
   local kind = core.system.kind_of(folder)
   if kind and kind ~= 'folder' then refuse('%s: is a %s, not a folder', folder, kind) end
   for _, name in ipairs(kind and must(core.folder_list(folder)) or {}) do
     if not is_own(name, what) then
       refuse("%s: has '%s' in it, which is no part of what is saved and would be lost; save "
              .. 'elsewhere', folder, name)
+    elseif is_copied(name) and files and not has_tokenizer(files) then
+      refuse("%s: has '%s' in it, which belongs to a tokenizer and would be lost, since none is "
+             .. 'saved; save elsewhere', folder, name)
     end
   end
-  return kind
 end
 
 -- Refuses to remove what no save has left beside the folder.
-local function check_beside(path)
-  local kind = core.system.kind_of(path)
-  if kind and kind ~= 'folder' then
-    refuse('%s: is a %s, and would be lost; move it', path, kind)
-  end
-  for _, name in ipairs(kind and must(core.folder_list(path)) or {}) do
-    local plain = name:gsub('%.tmp$', '')
-    if not is_own(plain, 'model') and not is_own(plain, 'adapter') then
-      refuse("%s: has '%s' in it, which no save has left there and would be lost; move it", path,
-             name)
+local function check_beside(folder)
+  for _, path in ipairs { folder .. '.saving', folder .. '.replaced' } do
+    local kind = core.system.kind_of(path)
+    if kind and kind ~= 'folder' then
+      refuse('%s: is a %s, and would be lost; move it', path, kind)
     end
+    for _, name in ipairs(kind and must(core.folder_list(path)) or {}) do
+      local plain = name:gsub('%.tmp$', '')
+      if not is_own(plain, 'model') and not is_own(plain, 'adapter') then
+        refuse("%s: has '%s' in it, which no save has left there and would be lost; move it", path,
+               name)
+      end
+    end
+  end
+  local path = folder .. '.saving.lock'
+  local kind = core.system.kind_of(path)
+  local file = kind == 'file' and io.open(path, 'rb')
+  local text = file and file:read(64) or ''
+  if file then file:close() end
+  if kind and kind ~= 'file' or not text:find '^%d*\n?$' then
+    refuse('%s: no save has left it, and it would be lost; move it', path)
   end
 end
 
@@ -122,25 +182,39 @@ end
 ---@param caller string
 ---@param folder string
 ---@param what 'model'|'adapter'
-function place.check(caller, folder, what)
+---@param files { from: string, name: string }[]? of the tokenizer that will be saved
+function place.check(caller, folder, what, files)
   folder = read_name(caller, folder)
-  check(folder, what)
-  check_beside(folder .. '.saving')
-  check_beside(folder .. '.replaced')
+  check(folder, what, files)
+  check_beside(folder)
+end
+
+-- Keeps other processes from saving into the folder.
+local function take(folder)
+  must(core.folder_make(folder:match '^(.+)/[^/]*$' or folder:match '^/' or '.'))
+  local path = folder .. '.saving.lock'
+  local lock, why = core.system.lock(path)
+  if lock == nil then refuse('%s: cannot be created: %s', path, why) end
+  if not lock then
+    refuse('%s: another save into it is at work (process %d); save elsewhere, or after it', folder,
+           why)
+  end
+  return function()
+    core.path_remove(path)
+    lock:release()
+  end
 end
 
 -- Makes an empty folder to write to.
 local function begin(folder, path, about)
-  if not check(folder, about.what) and core.system.kind_of(folder .. '.replaced') then
-    must(core.file_rename(folder .. '.replaced', folder)) -- see finish
-  end
+  check(folder, about.what, about.files)
   must(core.path_remove(path))
   must(core.folder_make(path))
   local free = must(core.disk_free(path))
   if free < about.bytes * 1.01 + 2 ^ 20 then
     must(core.path_remove(path))
-    refuse('%s: it needs %.2f GB, and the disk has %.2f GB free', folder, about.bytes / GB,
-           free / GB)
+    refuse('%s: it needs %s, and the disk has %s free', folder, place.size_text(about.bytes),
+           place.size_text(free))
   end
 end
 
@@ -151,6 +225,7 @@ local function finish(folder, path)
   if not replaces then
     must(core.file_rename(path, folder))
   elseif not core.path_exchange(path, folder) then -- a file system that cannot
+    must(core.path_remove(folder .. '.replaced'))
     must(core.file_rename(folder, folder .. '.replaced'))
     must(core.file_rename(path, folder))
   end
@@ -159,25 +234,28 @@ local function finish(folder, path)
   must(core.path_remove(folder .. '.replaced'))
 end
 
--- Calls f so that Ctrl-C is an error only afterwards.
-local function uninterrupted(f)
+-- Calls f so that Ctrl-C is an error only afterwards; finally() is called in any case.
+local function uninterrupted(f, finally)
   core.signals.hold()
   local ok, message = pcall(f)
+  finally()
   core.signals.release()
   if not ok then error(message, 0) end
 end
 
 --- Writes a folder: write(path, together) puts files into the folder `path`; what the first rank
 --- does alone, together(f, ..) does, and where it fails all ranks refuse the same, and nothing is
---- left.
+--- left. Where another process writes it, it refuses.
 ---@param folder string
 ---@param group Group?
 ---@param caller string
----@param about { bytes: integer, what: 'model'|'adapter' }
+---@param about { bytes: integer, what: 'model'|'adapter', files: { from: string, name: string }[] }
+--- files: those that are copied
 ---@param write fun(path: string, together: fun(f: function, ...))
 function place.write(folder, group, caller, about, write)
   folder = read_name(caller, folder)
   local path = folder .. '.saving'
+  local let_go = function() end
   local function together(f, ...)
     agree.first(group, caller, function(...)
       local ok, sentence = pcall(f, ...)
@@ -186,15 +264,18 @@ function place.write(folder, group, caller, about, write)
       error(sentence, 0)
     end, ...)
   end
-  agree.first(group, caller, function() -- not together(), which removes `path` where it fails
-    check_beside(path)
-    check_beside(folder .. '.replaced')
-  end)
   uninterrupted(function()
+    agree.first(group, caller, function() -- not together(), which removes `path` where it fails
+      check_beside(folder)
+      let_go = take(folder)
+    end)
     together(begin, folder, path, about)
     write(path, together)
-    together(finish, folder, path)
-  end)
+    together(function()
+      for _, one in ipairs(about.files) do copy(one.from, path .. '/' .. one.name) end
+      finish(folder, path)
+    end)
+  end, function() let_go() end)
 end
 
 return place

@@ -83,20 +83,22 @@ local function index_text(shards)
 end
 
 -- What comes along as it is: the tokenizer, and how the model is to be sampled.
-local function write_rest(path, model, tok, text)
-  must(core.file_write(path .. '/config.json', text))
-  place.copy_tokenizer(tok, path)
-  local generation = (model.source or '') .. '/generation_config.json'
-  if model.source and config.read_file(generation, true) then
-    place.copy(generation, path .. '/generation_config.json')
+local function files_of(model, tok)
+  local files = place.tokenizer_files(tok or model.tokenizer, model.source)
+  local source = model.source and place.find(model.source)
+  local generation = (source or '') .. '/generation_config.json'
+  if source and config.read_file(generation, true) then
+    files[#files + 1] = { from = generation, name = 'generation_config.json' }
   end
+  return files
 end
 
 local function save(folder, model, tok, read, group)
   local shards, bytes = plan(model, read.dtype, read.shard), 0
   for _, shard in ipairs(shards) do bytes = bytes + shard.bytes end
-  local text = config_text(model, read.dtype, tok, read)
-  place.write(folder, group, 'hf.save', { bytes = bytes, what = 'model' }, function(path, together)
+  local text = config_text(model, read.dtype, tok or model.tokenizer, read)
+  local about = { bytes = bytes, what = 'model', files = files_of(model, tok) }
+  place.write(folder, group, 'hf.save', about, function(path, together)
     for _, shard in ipairs(shards) do
       core.no_grad(core.scope, function()
         local tensors = tensors_of(shard, read.dtype, agree.is_first(group))
@@ -107,7 +109,7 @@ local function save(folder, model, tok, read, group)
       if #shards > 1 then
         must(core.file_write(path .. '/model.safetensors.index.json', index_text(shards)))
       end
-      write_rest(path, model, tok, text)
+      must(core.file_write(path .. '/config.json', text))
     end)
   end)
 end
@@ -115,15 +117,19 @@ end
 --- Saves a model so that Transformers loads it: model.safetensors, in several files with an index
 --- where it is large, config.json, and as they are the tokenizer's files, its chat template and
 --- generation_config.json. The folder is whole or not there; where a model was saved before, it
---- stays until the new one is whole. All ranks of the model's mesh call it together.
----   dtype     'f32' or 'bf16'; that of the parameters where it is left out
+--- stays until the new one is whole; where `folder` is a link, that is what it points at. It
+--- refuses a folder in which files lie that are no model's, or a tokenizer's where none is saved,
+--- and one that another process is saving into. All ranks of the model's mesh call it together.
+---   dtype     'f32' or 'bf16'; where it is left out, bf16 if the parameters or the folder that
+---             they came from are, else f32
 ---   shard     bytes of a file at most, 5e9
 ---   settings  those of a recipe's model, which came from no folder: cfg.model; `max_tokens` is
 ---             the longest text that it has learned
 ---   config    other values for config.json
 ---@param folder string
 ---@param model table
----@param tok Tokenizer|string|table|nil that of the model where it is left out
+---@param tok Tokenizer|string|table|nil that of the model, or of the folder that it came from,
+--- where it is left out
 ---@param given { dtype: Dtype?, shard: integer?, settings: table?,
 ---  max_tokens: integer?, config: table? }?
 return function(folder, model, tok, given)
@@ -135,12 +141,13 @@ return function(folder, model, tok, given)
     raise('hf.save: expected a model, got a %s', type(model))
   end
   if not read.dtype then
-    local dtype = model:parameters()[1]:dtype()
-    read.dtype = BYTES[dtype] and dtype or 'f32'
+    local came_from = model.config and model.config.dtype
+    read.dtype = (came_from == 'bf16' or model:parameters()[1]:dtype() == 'bf16') and 'bf16'
+      or 'f32'
   end
   if not BYTES[read.dtype] then
     raise("hf.save: a checkpoint is saved as f32 or bf16, not %s", tostring(read.dtype))
   end
   if type(tok) == 'string' then tok = tokenizer.resolve('hf.save', tok) end
-  save(folder, model, tok or model.tokenizer, read, place.group_of(model))
+  save(folder, model, tok, read, place.group_of(model))
 end

@@ -187,8 +187,14 @@ function system.cut_file(path, bytes) end
 ---@return 'file'|'folder'|'pipe'|'socket'|'device'|nil
 function system.kind_of(path) end
 
+--- What a symbolic link points at, as it is written; nil where it is none.
+---@param path string
+---@return string?
+function system.link_of(path) end
+
 --- Locks a file against other processes: a lock with :release(); false and the holder's process id
---- where another process has it; nil and why the file cannot be made.
+--- where another process has it; nil and why the file cannot be made. Who holds it may remove the
+--- file. Where the file system has no locks, nobody is kept out.
 ---@param path string
 ---@return userdata|false|nil
 ---@return integer|string
