@@ -3,10 +3,18 @@
 local ul = require 'ulysses'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
+local recompute = require 'ulysses.recompute'
 local F = ul.F
 
 ---@class preference
 local preference = {}
+
+-- The negative log-probability of one row's labels. Forward leaves the gradient of the head, which
+-- is as large as the head; where that is trained, a row's is made in backward: one at a time.
+local function loss_of_row(x, head, targets)
+  if not head.requires_grad then return F.linear_cross_entropy(x, head, targets) end
+  return recompute(F.linear_cross_entropy, x, head, targets)
+end
 
 --- The log-probability that a model gives to the labels of each row, summed over the row: [B]. It
 --- is differentiable, logits are never there as a whole, and under a mesh all ranks that share the
@@ -19,12 +27,16 @@ local preference = {}
 ---@param batch Batch whose labels are -100 where there is nothing to score
 ---@return Tensor f32 or f64 [B]
 function preference.log_probs(model, batch)
+  if type(model) ~= 'table' or not model.hidden or not model.head then
+    raise('preference.log_probs: expected a model with hidden() and head, got a %s', type(model))
+  elseif type(batch) ~= 'table' or not ul.is_tensor(batch.inputs)
+    or not ul.is_tensor(batch.targets) then
+    raise('preference.log_probs: expected a batch, got a %s', type(batch))
+  end
   local mesh = batch.mesh or model.mesh
   local x, sums = model:hidden(batch.inputs, batch.positions, batch.docs), {}
   for b = 1, batch.inputs:size(1) do
-    local loss = F.linear_cross_entropy(x:narrow(1, b, 1), model.head.weight,
-                                        batch.targets:narrow(1, b, 1))
-    sums[b] = -loss
+    sums[b] = -loss_of_row(x:narrow(1, b, 1), model.head.weight, batch.targets:narrow(1, b, 1))
   end
   if #sums == 0 then raise 'preference.log_probs: the batch has no rows on this rank' end
   local all = ul.stack(sums)

@@ -33,6 +33,27 @@ describe('preference', function()
     end
   end)
 
+  it('keeps one gradient of the head for all rows', function()
+    local B, T, C, V = 8, 4, 16, 2000
+    local home = ul.default_device()
+    local head = 4 * V * C
+    local weight = ul.randn(V, C):requires_grad_()
+    local x = ul.randn(B, T, C):requires_grad_()
+    local model = { hidden = function() return x * 1 end, head = { weight = weight } }
+    local ids = ul.zeros(B, T, { dtype = 'i64' })
+    local batch, begin = { inputs = ids, targets = ids }, ul.memory(home).live
+    local function step()
+      ul.reset_peak_memory()
+      local scores = ul.preference.log_probs(model, batch)
+      assert.is_true(ul.memory(home).live - begin < head)
+      scores:sum():backward()
+      assert.is_true(ul.memory(home).peak - begin < 4 * head)
+    end
+    ul.scope(step)
+    assert.error_matches(function() ul.preference.log_probs('x', batch) end, 'expected a model')
+    assert.error_matches(function() ul.preference.log_probs(model, 5) end, 'expected a batch')
+  end)
+
   it('has the loss of DPO', function()
     local function list(values) return ul.tensor(values, { dtype = 'f64' }) end
     local pc, pr = { -12, -3, -700 }, { -15, -2, -2 }
