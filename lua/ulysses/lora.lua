@@ -17,6 +17,7 @@ local safetensors = require 'ulysses.safetensors'
 local suggest = require 'ulysses.suggest'
 local tokenizer = require 'ulysses.tokenizer'
 local weight_parts = require 'ulysses.nn.weight_parts'
+local Weights = require 'ulysses.hf.weights'
 local whole = require 'ulysses.checkpoint.whole'
 
 ---@class lora
@@ -356,6 +357,7 @@ function lora.load(folder, model)
   local file, sentence = safetensors.open(path)
   if not file then refuse('%s', sentence) end
   local list = find_layers(model, file, path)
+  for _, name in ipairs(file:names()) do Weights.check_dtype(path, name, file:dtype(name)) end
   for _, entry in ipairs(list) do
     local layer = entry.one.layer
     for which, field in pairs { A = 'lora_a', B = 'lora_b' } do

@@ -42,9 +42,16 @@ describe('a recipe', function()
 
   it('leaves a model that another goes on from', function()
     local out = parent .. '/out'
-    local first = quietly(llama3.train, llama3:configure(settings { model = small, save = out }))
+    local first, _, said = quietly(llama3.train,
+                                   llama3:configure(settings { model = small, save = out }))
+    assert.equal('saved: ' .. out, said:match '[^\n]*$')
     same_weights(first, (ul.hf.load(out)))
     assert.equal(32, ul.hf.load(out).settings.max_tokens)
+    local half, both = parent .. '/half', parent .. '/both' -- bf16 comes back as bf16
+    ul.hf.save(half, (ul.hf.load(out)), 'bytes', { dtype = 'bf16' })
+    quietly(llama3.train, llama3:configure(settings { model = half, save = both, steps = 1 }))
+    assert.equal('bf16', ul.safetensors.open(both .. '/model.safetensors'):dtype 'lm_head.weight')
+    assert.matches('"bfloat16"', models.read(both .. '/config.json'))
     -- the same step as by the model of the recipe itself
     local again = quietly(llama3.train, llama3:configure(settings { model = out, steps = 1 }))
     local other = quietly(function()

@@ -107,7 +107,7 @@ describe('hf.load', function()
     map['model.norm.weight'] = '../x.safetensors'
     index(map)
     assert.equal("model.safetensors.index.json: weight_map: 'model.norm.weight' lies in "
-                 .. '../x.safetensors, which is no plain name of a file', refusal(folder))
+                 .. "'../x.safetensors', which is no plain name of a file", refusal(folder))
     map['model.norm.weight'] = 'model-00001-of-00002.safetensors'
     map['model.more.weight'] = 'model-00001-of-00002.safetensors'
     index(map)

@@ -4,6 +4,7 @@ local json = require 'ulysses.json'
 local open_file = require 'ulysses.open_file'
 local read_rope = require 'ulysses.hf.config_rope'
 local refuse = require 'ulysses.refuse'
+local shown = require 'ulysses.hf.shown'
 
 ---@class HfConfig
 ---@field path string the file
@@ -14,6 +15,9 @@ local refuse = require 'ulysses.refuse'
 ---@field dtype Dtype of the file's tensors, where it says so: 'f32', 'bf16'
 
 local config = {}
+
+-- Sizes, tokens of a text, and layers, at most.
+local LARGEST, LONGEST, DEEPEST = 2 ^ 24, 2 ^ 31, 2 ^ 14
 
 -- By architecture: what holds where the file says nothing, as in the classes of that name.
 local architectures = {
@@ -47,11 +51,6 @@ end
 
 function Reader:refuse(...) refuse('%s: %s', self.path, (...):format(select(2, ...))) end
 
-local function shown(value)
-  if type(value) == 'table' then return value == json.null and 'null' or json.encode(value) end
-  return type(value) == 'string' and "'" .. value .. "'" or tostring(value)
-end
-
 function Reader:number(name, default)
   local value = self:value(name)
   if value == nil then value = default end
@@ -62,10 +61,13 @@ function Reader:number(name, default)
   return value
 end
 
-function Reader:whole(name, default)
+-- most: no model has more, and what it is multiplied with stays countable
+function Reader:whole(name, default, most)
   local value = self:number(name, default)
-  if value ~= math.floor(value) or value > 2 ^ 31 then
+  if value ~= math.floor(value) then
     self:refuse('%s must be a whole number, and is %s', name, shown(value))
+  elseif value > (most or LARGEST) then
+    self:refuse('%s must be at most %d, and is %s', name, most or LARGEST, shown(value))
   end
   return value
 end
@@ -88,15 +90,17 @@ local function architecture_of(self)
       if architectures[one].model_type == kind then name = one end
     end
   end
-  if not name and type(kind) == 'string' then self:refuse("model_type '%s' is not known", kind) end
+  if not name and type(kind) == 'string' then
+    self:refuse('model_type %s is not known', shown(kind))
+  end
   if type(name) ~= 'string' then self:refuse 'architectures is missing: it names no model' end
   local defaults = architectures[name]
   if not defaults then
-    self:refuse("architecture '%s' is none of those that are computed: %s", name,
+    self:refuse('architecture %s is none of those that are computed: %s', shown(name),
                 table.concat(known, ', '))
   end
   if kind ~= nil and kind ~= defaults.model_type then
-    self:refuse("model_type %s does not go with architecture '%s'", shown(kind), name)
+    self:refuse('model_type %s does not go with architecture %s', shown(kind), shown(name))
   end
   self.name, self.defaults = name, defaults
 end
@@ -125,7 +129,7 @@ end
 local function windows_of(self, n_layers)
   local window, windows, types = 0, {}, nil
   if self.name ~= 'LlamaForCausalLM' and self:value 'sliding_window' then
-    window = self:whole 'sliding_window'
+    window = self:whole('sliding_window', nil, LONGEST)
   end
   if self.defaults.max_window_layers then -- Qwen
     types = self:value 'layer_types'
@@ -134,7 +138,11 @@ local function windows_of(self, n_layers)
       self:refuse('layer_types must name the kind of each of %d layers', n_layers)
     end
   end
-  local first = window > 0 and self:value 'max_window_layers' or 0
+  local first = 0
+  if window > 0 and self:value 'max_window_layers' ~= nil and self:value 'max_window_layers' ~= 0
+  then
+    first = self:whole 'max_window_layers'
+  end
   for i = 1, n_layers do
     local kind = types and types[i] or i > first and 'sliding_attention' or 'full_attention'
     if kind ~= 'sliding_attention' and kind ~= 'full_attention' then
@@ -151,9 +159,10 @@ end
 local function settings_of(self)
   local c = {
     vocab = self:whole 'vocab_size', dim = self:whole 'hidden_size',
-    n_layers = self:whole 'num_hidden_layers', n_heads = self:whole 'num_attention_heads',
-    ffn = self:whole 'intermediate_size', eps = self:number('rms_norm_eps', 1e-6),
-    tied = self:flag 'tie_word_embeddings', max_tokens = self:whole 'max_position_embeddings',
+    n_layers = self:whole('num_hidden_layers', nil, DEEPEST),
+    n_heads = self:whole 'num_attention_heads', ffn = self:whole 'intermediate_size',
+    eps = self:number('rms_norm_eps', 1e-6), tied = self:flag 'tie_word_embeddings',
+    max_tokens = self:whole('max_position_embeddings', nil, LONGEST),
   }
   c.n_kv_heads = self:whole('num_key_value_heads', c.n_heads)
   if self.values.num_key_value_heads == json.null then c.n_kv_heads = c.n_heads end
@@ -166,7 +175,7 @@ local function settings_of(self)
     self:refuse('hidden_size %d is no multiple of %d attention heads, and there is no head_dim',
                 c.dim, c.n_heads)
   end
-  c.head_dim = head_dim and self:whole 'head_dim' or c.dim / c.n_heads
+  c.head_dim = head_dim ~= nil and self:whole 'head_dim' or c.dim / c.n_heads
   if c.head_dim % 2 ~= 0 then self:refuse('head_dim %d is not even', c.head_dim) end
   local qwen2, llama = self.name == 'Qwen2ForCausalLM', self.name == 'LlamaForCausalLM'
   local biased = (llama or self.name == 'Qwen3ForCausalLM') and self:flag 'attention_bias'
@@ -179,6 +188,33 @@ local function settings_of(self)
 end
 
 local dtypes = { float32 = 'f32', bfloat16 = 'bf16', float16 = 'f32', float64 = 'f64' }
+
+-- In which dtype the parameters are kept; nil where nothing is said.
+local function dtype_of(self)
+  local name = self:value 'dtype' ~= nil and 'dtype' or 'torch_dtype'
+  local said = self:value(name)
+  if said == nil or said == 'auto' then return nil end
+  local dtype = type(said) == 'string' and dtypes[said:gsub('^torch%.', '')]
+  return dtype or self:refuse('%s %s is none that is known: float32, bfloat16, float16, float64',
+                              name, shown(said))
+end
+
+--- The ids that end a text, of config.json or generation_config.json.
+---@param values table
+---@param path string for sentences
+---@return integer[]
+function config.eos_ids(values, path)
+  local said, ids = values.eos_token_id, {}
+  if said == nil or said == json.null then return ids end
+  for i, id in ipairs(type(said) == 'table' and (#said > 0 or next(said) == nil) and said
+                      or { said }) do
+    if type(id) ~= 'number' or id ~= math.floor(id) or id > LONGEST then
+      refuse('%s: eos_token_id must be an id or a list of ids, and is %s', path, shown(said))
+    end
+    ids[i] = id
+  end
+  return ids
+end
 
 -- ---- files ----
 
@@ -205,12 +241,12 @@ end
 --- What a config.json asks for.
 ---@param values table
 ---@param path string for sentences
----@return DecoderSettings settings, string architecture
+---@return DecoderSettings settings, string architecture, Dtype? dtype
 function config.settings(values, path)
   local reader = setmetatable({ path = path, values = values, defaults = {} }, Reader)
   architecture_of(reader)
   check_options(reader)
-  return settings_of(reader), reader.name
+  return settings_of(reader), reader.name, dtype_of(reader)
 end
 
 --- The config of a folder, with other values in place of some of its own (rope_theta, say): these
@@ -223,9 +259,7 @@ function config.read(folder, changed)
   local values, text = config.read_file(path)
   for name, value in pairs(changed or {}) do values[name] = value end
   local self = { path = path, text = text, values = values, changed = changed or {} }
-  self.settings, self.architecture = config.settings(values, path)
-  local dtype = values.dtype or values.torch_dtype
-  self.dtype = type(dtype) == 'string' and dtypes[dtype:gsub('^torch%.', '')] or nil
+  self.settings, self.architecture, self.dtype = config.settings(values, path)
   return self
 end
 

@@ -1,6 +1,7 @@
 -- config_rope.lua - what a config.json says of RoPE, in either of its spellings: rope_theta and
 -- rope_scaling beside the other values, or both together in rope_parameters.
 local json = require 'ulysses.json'
+local shown = require 'ulysses.hf.shown'
 
 -- What each kind reads, and what files say that changes nothing.
 local needed = {
@@ -38,8 +39,8 @@ end
 
 local function check(reader, where, kind, given)
   if not needed[kind] then
-    reader:refuse("%s: rope_type '%s' is not computed; default, linear, dynamic, yarn and llama3 "
-                  .. 'are', where, tostring(kind))
+    reader:refuse("%s: rope_type %s is not computed; default, linear, dynamic, yarn and llama3 "
+                  .. 'are', where, shown(kind))
   end
   for _, name in ipairs(needed[kind]) do
     if given[name] == nil then reader:refuse('%s of %s needs %s', where, kind, name) end

@@ -2,11 +2,13 @@
 local config = require 'ulysses.hf.config'
 local core = require 'ulysses.core'
 local Decoder = require 'ulysses.hf.decoder'
+local json = require 'ulysses.json'
 local names = require 'ulysses.hf.names'
 local options = require 'ulysses.options'
 local place = require 'ulysses.hf.place'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
+local shown = require 'ulysses.hf.shown'
 local tokenizer = require 'ulysses.tokenizer'
 local ul = require 'ulysses'
 local weight_parts = require 'ulysses.nn.weight_parts'
@@ -24,6 +26,24 @@ local function outline(settings, mesh)
   return model
 end
 
+-- Refuses a file of another size before a model is made that may be far too large.
+local function check_layers(weights, settings)
+  local n = weights:count_layers()
+  if n ~= settings.n_layers then
+    refuse('%s: has tensors of %d layers, and config.json asks for %d', weights.path, n,
+           settings.n_layers)
+  end
+end
+
+-- Refuses a head that would be lost.
+local function check_tied(weights)
+  local head, embed = 'lm_head.weight', 'model.embed_tokens.weight'
+  if weights:shape(head) and not weights:equal(head, embed) then
+    refuse("%s: '%s' differs from '%s', and config.json says that they are one: "
+           .. 'tie_word_embeddings', weights.path, head, embed)
+  end
+end
+
 -- Lists the parameters with their names in the checkpoint, and refuses where the two differ.
 local function compare(model, weights, settings)
   local list, wanted = {}, {}
@@ -37,6 +57,7 @@ local function compare(model, weights, settings)
       refuse("%s: '%s' is %s, and config.json asks for %s", weights.path, hf, shape_text(there),
              shape_text(shape))
     end
+    weights.check_dtype(weights.path, hf, weights:dtype(hf))
     wanted[hf] = true
     list[#list + 1] = { name = hf, parameter = parameter, part = part }
   end
@@ -46,6 +67,7 @@ local function compare(model, weights, settings)
       refuse("%s: '%s' has no place in the model that config.json asks for", weights.path, name)
     end
   end
+  if settings.tied then check_tied(weights) end
   return list
 end
 
@@ -69,19 +91,19 @@ end
 
 --- The ids that end what the model writes, and how it is to be sampled, from generation_config.json
 --- and config.json.
-local function generation_of(folder, values)
-  local said = config.read_file(folder .. '/generation_config.json', true) or {}
-  local how, eos = {}, {}
-  for _, list in ipairs { said.eos_token_id or false, values.eos_token_id or false } do
-    for _, id in ipairs(type(list) == 'table' and list or { list }) do
-      if type(id) == 'number' then eos[#eos + 1] = id end
-    end
-  end
-  how.eos = eos
+local function generation_of(folder, read)
+  local path = folder .. '/generation_config.json'
+  local said = config.read_file(path, true) or {}
+  local how = { eos = config.eos_ids(said, path) }
+  for _, id in ipairs(config.eos_ids(read.values, read.path)) do how.eos[#how.eos + 1] = id end
   if said.do_sample == true then
     for _, name in ipairs { 'temperature', 'top_k', 'top_p', 'min_p' } do
       local value = said[name]
-      if type(value) == 'number' and value > 0 then how[name] = value end
+      if type(value) == 'number' then
+        how[name] = value > 0 and value or nil
+      elseif value ~= nil and value ~= json.null then
+        refuse('%s: %s must be a number, and is %s', path, name, shown(value))
+      end
     end
   end
   return how
@@ -142,19 +164,21 @@ return function(folder, given)
   if folder:sub(1, 2) == '~/' then folder = (os.getenv 'HOME' or '~') .. folder:sub(2) end
   folder = find_folder((folder:gsub('(.)/+$', '%1')))
   local read = config.read(folder, how.config)
-  local dtype, device = how.dtype or read.dtype or 'f32', how.device or core.default_device()
+  read.generation = generation_of(folder, read)
+  local weights = Weights.open(folder)
+  check_layers(weights, read.settings)
+  read.dtype = read.dtype or weights:common_dtype()
+  local dtype, device = how.dtype or read.dtype, how.device or core.default_device()
   if dtype ~= 'f32' and dtype ~= 'bf16' and dtype ~= 'f64' then
     raise('hf.load: parameters are f32, bf16 or f64, not %s', tostring(dtype))
   end
   local tok = tokenizer_of(folder, how.tokenizer)
-  local weights = Weights.open(folder)
   local model = outline(read.settings, mesh_for(how.mesh, read.settings))
   local list = compare(model, weights, read.settings)
   core.no_grad(function()
     for _, item in ipairs(list) do fill(item, weights, dtype, device) end
   end)
   weights:close()
-  read.generation = generation_of(folder, read.values)
   model.config, model.source, model.tokenizer = read, folder, tok
   model.recompute = how.recompute
   if how.adapter then require('ulysses.lora').load(how.adapter, model) end

@@ -160,7 +160,7 @@ local function check_beside(folder)
     if kind and kind ~= 'folder' then
       refuse('%s: is a %s, and would be lost; move it', path, kind)
     end
-    for _, name in ipairs(kind and must(core.folder_list(path)) or {}) do
+    for _, name in ipairs(kind and core.folder_list(path) or {}) do
       local plain = name:gsub('%.tmp$', '')
       if not is_own(plain, 'model') and not is_own(plain, 'adapter') then
         refuse("%s: has '%s' in it, which no save has left there and would be lost; move it", path,
@@ -168,6 +168,10 @@ local function check_beside(folder)
       end
     end
   end
+end
+
+-- Refuses to take for a lock what is none.
+local function check_lock(folder)
   local path = folder .. '.saving.lock'
   local kind = core.system.kind_of(path)
   local file = kind == 'file' and io.open(path, 'rb')
@@ -187,10 +191,12 @@ function place.check(caller, folder, what, files)
   folder = read_name(caller, folder)
   check(folder, what, files)
   check_beside(folder)
+  check_lock(folder)
 end
 
 -- Keeps other processes from saving into the folder.
 local function take(folder)
+  check_lock(folder)
   must(core.folder_make(folder:match '^(.+)/[^/]*$' or folder:match '^/' or '.'))
   local path = folder .. '.saving.lock'
   local lock, why = core.system.lock(path)
@@ -266,8 +272,8 @@ function place.write(folder, group, caller, about, write)
   end
   uninterrupted(function()
     agree.first(group, caller, function() -- not together(), which removes `path` where it fails
-      check_beside(folder)
       let_go = take(folder)
+      check_beside(folder)
     end)
     together(begin, folder, path, about)
     write(path, together)

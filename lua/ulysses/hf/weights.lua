@@ -1,8 +1,13 @@
 -- weights.lua - the tensors of a checkpoint's folder: in one file, or in several with an index.
 local config = require 'ulysses.hf.config'
 local core = require 'ulysses.core'
+local ffi = require 'ffi'
+local json = require 'ulysses.json'
 local refuse = require 'ulysses.refuse'
 local safetensors = require 'ulysses.safetensors'
+local shown = require 'ulysses.hf.shown'
+
+ffi.cdef 'int memcmp(const void *, const void *, size_t);'
 
 local SINGLE, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 
@@ -29,14 +34,16 @@ end
 
 -- Which file each tensor is in, as the index has it; every one must be there, and no other.
 local function open_shards(folder, path, map)
-  if type(map) ~= 'table' then refuse('%s: has no weight_map', path) end
+  if type(map) ~= 'table' or map == json.null or #map > 0 then
+    refuse('%s: weight_map must be an object, and is %s', path, map and shown(map) or 'missing')
+  end
   local of_name, shards, listed = {}, {}, {}
   for _, name in ipairs(sorted(map)) do
     local shard = map[name]
-    if type(name) ~= 'string' or type(shard) ~= 'string' or shard == '' or shard:find '[/%z]'
-       or shard:sub(1, 1) == '.' then
+    if type(shard) ~= 'string' or shard == '' or shard:find '[/%c]'
+       or shard:sub(1, 1) == '.' or #shard > 255 then
       refuse("%s: weight_map: '%s' lies in %s, which is no plain name of a file", path,
-             tostring(name), tostring(shard))
+             name, shown(shard))
     end
     shards[shard], listed[name] = shards[shard] or open(folder .. '/' .. shard), shard
     of_name[name] = shards[shard]
@@ -122,6 +129,61 @@ function Weights:read(name, target, part)
   else
     read_columns(file, name, target, first)
   end
+end
+
+--- How many layers there are of which it has tensors.
+---@return integer
+function Weights:count_layers()
+  local seen, n = {}, 0
+  for name in pairs(self.files) do
+    local layer = name:match '^model%.layers%.(%d+)%.'
+    if layer and not seen[layer] then seen[layer], n = true, n + 1 end
+  end
+  return n
+end
+
+--- The dtype that parameters of this checkpoint have where its config does not say so.
+---@return Dtype
+function Weights:common_dtype()
+  for _, name in ipairs(self:names()) do
+    if self:dtype(name) ~= 'bf16' then return 'f32' end
+  end
+  return next(self.files) and 'bf16' or 'f32'
+end
+
+--- Refuses what is no weight.
+---@param path string
+---@param name string
+---@param dtype string
+function Weights.check_dtype(path, name, dtype)
+  if dtype ~= 'f32' and dtype ~= 'bf16' and dtype ~= 'f16' and dtype ~= 'f64' then
+    refuse("%s: '%s' is of dtype %s, and weights are f32, bf16, f16 or f64", path, name, dtype)
+  end
+end
+
+--- Whether two matrices have the same values.
+---@param a string
+---@param b string
+---@return boolean
+function Weights:equal(a, b)
+  local shape, other = self:shape(a), self:shape(b)
+  if #shape ~= 2 or #other ~= 2 or shape[1] ~= other[1] or shape[2] ~= other[2] then
+    return false
+  end
+  local dtype = self:dtype(a)
+  if dtype ~= self:dtype(b) or dtype == 'f16' then dtype = 'f32' end
+  local step = math.max(1, math.floor(AT_ONCE / (math.max(shape[2], 1) * 8)))
+  for row = 1, shape[1], step do
+    local same = core.scope(function()
+      local how = { first = row, last = math.min(shape[1], row + step - 1), device = 'cpu',
+                    dtype = dtype }
+      local x, y = self.files[a]:get(a, how), self.files[b]:get(b, how)
+      local bytes = x:numel() * (dtype == 'bf16' and 2 or dtype == 'f64' and 8 or 4)
+      return ffi.C.memcmp(x:data(), y:data(), bytes) == 0
+    end)
+    if not same then return false end
+  end
+  return true
 end
 
 function Weights:close()
