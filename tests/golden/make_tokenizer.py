@@ -28,6 +28,13 @@ TEKKEN = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# Orders of marks, Hangul, singletons, exclusions, marks that begin a text or follow an added token.
+DECOMPOSED = [
+    "Schro\u0308dinger gro\u0308\u00dfer cafe\u0301", "q\u0307\u0323 s\u0323\u0307 \u1e9b\u0323 d\u0323\u0307\u0301", "\u1112\u1161\u11ab\uad6d\u110b\u1165",
+    "\uac00\u11a8\u11a8 \u1100\u1100\u1161 \uac01\u11a8", "\u212b \u2126 \u2000 \uf900 \U0002f800", "\u0958 \u0915\u093c \u2adc \u0344",
+    "\u0301abc", "<s>\u0338 >\u0338 <s>a\u030a", "a\u0328\u0301\u0328\u0301 \u1100 \u1161 \u11a8", "e" + "\u0301\u0323" * 20,
+    "\u0b47\u0b3e \u0b47\u0300\u0b3e \u1025\u102e \U000110a5\U000110ba", "\u3046\u3099 \u304b\u3099 \uff76\uff9e", "I\u0307 i\u0307\u0301",
+]
 WORDS = """the quick brown fox can't jump over 1234 lazy dogs, and they'll say: Hello WORLD! Don't she'd we've I'm you're
 Schrödinger größer straße naïve café 你好世界 こんにちは привет мир مرحبا שלום नमस्ते ภาษาไทย 한국어 e\u0301a\u0308 😀😃 → ∞ ©
 def f(x):\n\treturn x ** 2  # squared\r\n    if x == 10: print("a/b//c") HTTPServer XMLHttpRequest getURL iPhone""".split(" ")
@@ -100,6 +107,12 @@ VARIANTS = [
     ("first", "characters", {"pre_tokenizer": metaspace("first", False)}, {}),
     ("always", "characters", {"pre_tokenizer": metaspace("always", True)}, {}),
     ("never", "characters", {"pre_tokenizer": metaspace("never", False)}, {}),
+    (
+        "nfc",
+        "bytes",
+        {"normalizer": {"type": "NFC"}, "pre_tokenizer": byte_level(False, LLAMA3.replace("{1,3}", ""))},
+        {},
+    ),
 ]
 
 
@@ -128,7 +141,8 @@ def small():
         whole = {**base[of], **settings, "model": {**base[of]["model"], **model}}
         tokenizer = Tokenizer.from_str(json.dumps(whole))
         rng = random.Random(k)
-        rows = [row(tokenizer, string(rng, SPECIALS)) for _ in range(32)]
+        texts = [string(rng, SPECIALS) for _ in range(32)] + (DECOMPOSED if name == "nfc" else [])
+        rows = [row(tokenizer, text) for text in texts]
         line = {"name": name, "of": of, "settings": settings, "model": model, "rows": rows}
         print(json.dumps(line, ensure_ascii=False, separators=(",", ":")))
 

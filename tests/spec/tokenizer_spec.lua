@@ -132,6 +132,13 @@ describe('tokenizer', function()
     end, 'encode: this tokenizer has no BOS')
   end)
 
+  it('normalizes a million marks in a row', function()
+    local tok, n = load 'nfc', 1e6
+    local above, below = '\204\129', '\204\163' -- U+0301 and U+0323: what is below comes first
+    local ids = tok:encode((above .. below):rep(n))
+    assert.is_true(below:rep(n) .. above:rep(n) == tok:decode(ids))
+  end)
+
   it('replaces what is no UTF-8, or refuses it', function()
     local tok = load 'qwen2'
     assert.same(tok:encode 'a\239\191\189\239\191\189b', tok:encode 'a\255\226\130b')

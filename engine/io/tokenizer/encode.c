@@ -1,4 +1,6 @@
-/* encode.c - text to ids: what is no UTF-8, added tokens, the template; and where tokens lie. */
+/* encode.c - text to ids: what is no UTF-8, added tokens, the normalizer, the template; and where
+ * tokens lie.
+ */
 #include "unicode.h"
 #include "vocabulary.h"
 
@@ -54,6 +56,19 @@ static uint32_t find_added(const ul_tokenizer *t, const uint8_t *p, const uint8_
     return found;
 }
 
+/* Text between two added tokens. */
+static int encode_piece(ul_ids *ids, ul_tokenizer *t, const uint8_t *p, const uint8_t *end,
+                        int first)
+{
+    if (!t->v->nfc || ul__is_nfc(p, end)) return ul__encode_piece(ids, t, p, end, first);
+    uint8_t *copy = NULL;
+    int64_t length = 0;
+    UL_TRY(ul__nfc(&copy, &length, p, end));
+    int rc = ul__encode_piece(ids, t, copy, copy + length, first);
+    ul__release(copy);
+    return rc;
+}
+
 static int encode_pieces(ul_ids *ids, ul_tokenizer *t, const uint8_t *begin, const uint8_t *end,
                          int specials)
 {
@@ -67,11 +82,11 @@ static int encode_pieces(ul_ids *ids, ul_tokenizer *t, const uint8_t *begin, con
             p++;
             continue;
         }
-        UL_TRY(ul__encode_piece(ids, t, piece, p, piece == begin));
+        UL_TRY(encode_piece(ids, t, piece, p, piece == begin));
         UL_TRY(add_id(ids, (int32_t)id));
         piece = p += ul__tokens(t->v)[id].length;
     }
-    return ul__encode_piece(ids, t, piece, end, piece == begin);
+    return encode_piece(ids, t, piece, end, piece == begin);
 }
 
 /* ---- what is no UTF-8 ---- */
@@ -167,42 +182,47 @@ int ul_tokenizer_encode(ul_ids *ids, ul_tokenizer *t, const char *text, int64_t 
 
 /* ---- where tokens lie ---- */
 
-/* Walks through a text in the bytes that tokens have: a unit is a character, a space that tokens
- * write as U+2581, or a piece that became U+FFFD.
+/* Walks through a text in the bytes that tokens have: a unit is a character, what the normalizer
+ * makes another of, a space that tokens write as U+2581, or a piece that became U+FFFD.
  */
 typedef struct walk {
     const uint8_t *p, *end;
-    int64_t taken;    /* bytes of the unit at p that earlier tokens have, as tokens have them */
-    int64_t in_front; /* bytes that tokens have in front of the text, and the text has not */
-    int spaces;
+    const uint8_t *unit; /* where the unit begins that these are about */
+    int64_t raw, seen;   /* its bytes in the text, and in tokens */
+    int64_t taken;       /* bytes of the unit at p that earlier tokens have, as tokens have them */
+    int64_t in_front;    /* bytes that tokens have in front of the text, and the text has not */
+    int spaces, nfc, rc;
 } walk;
 
-static void unit(const walk *w, int64_t *raw, int64_t *seen)
+static void find_unit(walk *w)
 {
+    if (w->unit == w->p) return;
     int cut, k = ul__utf8(w->p, w->end, &cut);
-    *raw = k > 0 ? k : -k;
-    *seen = k < 0 || (w->spaces && *w->p == ' ') ? 3 : k;
+    w->unit = w->p;
+    w->raw = k > 0 ? k : -k;
+    w->seen = k < 0 || (w->spaces && *w->p == ' ') ? 3 : k;
+    if (k > 0 && w->nfc && w->rc == UL_OK)
+        w->rc = ul__nfc_segment(&w->raw, &w->seen, w->p, w->end);
 }
 
-static const uint8_t *place(const walk *w)
+static const uint8_t *place(walk *w)
 {
-    int64_t raw, seen;
     if (w->taken == 0 || w->p == w->end) return w->p;
-    unit(w, &raw, &seen);
-    return w->p + (w->taken < raw ? w->taken : raw);
+    find_unit(w);
+    return w->p + (w->taken < w->raw ? w->taken : w->raw);
 }
 
 static void take(walk *w, int64_t bytes)
 {
-    int64_t raw, seen, free_bytes = bytes < w->in_front ? bytes : w->in_front;
+    int64_t free_bytes = bytes < w->in_front ? bytes : w->in_front;
     w->in_front -= free_bytes;
     bytes -= free_bytes;
     while (bytes > 0 && w->p < w->end) {
-        unit(w, &raw, &seen);
-        int64_t n = bytes < seen - w->taken ? bytes : seen - w->taken;
+        find_unit(w);
+        int64_t n = bytes < w->seen - w->taken ? bytes : w->seen - w->taken;
         w->taken += n;
         bytes -= n;
-        if (w->taken == seen) w->p += raw, w->taken = 0;
+        if (w->taken == w->seen) w->p += w->raw, w->taken = 0;
     }
 }
 
@@ -211,7 +231,10 @@ int ul_tokenizer_offsets(int64_t *first, const ul_tokenizer *t, const char *text
 {
     const ul__vocabulary *v = t->v;
     const uint8_t *begin = (const uint8_t *)text;
-    walk w = {.p = begin, .end = begin + bytes, .spaces = v->split == UL__SPLIT_SPACES};
+    walk w = {.p = begin,
+              .end = begin + bytes,
+              .spaces = v->split == UL__SPLIT_SPACES,
+              .nfc = (int)v->nfc};
     int starts = 1; /* whether a piece begins here */
     for (int64_t i = 0; i < n; i++) {
         UL_REQUIRE(ids[i] >= 0 && ids[i] < (int64_t)v->n_tokens, UL_EVALUE, "offsets: no token %d",
@@ -229,6 +252,7 @@ int ul_tokenizer_offsets(int64_t *first, const ul_tokenizer *t, const char *text
             take(&w, token->flags & UL__TOKEN_BYTE ? 1 : token->length);
             starts = 0;
         }
+        UL_TRY(w.rc);
     }
     first[n] = place(&w) - begin;
     return UL_OK;

@@ -10,7 +10,7 @@
 enum { WORTH_CACHING = 1 << 20 };
 static const int64_t LARGEST_FILE = 1 << 30;
 /* Another layout of ul__vocabulary, or another meaning of a file, is another number. */
-static const char magic[16] = "ulysses tok 003";
+static const char magic[16] = "ulysses tok 004";
 
 /* ---- files ---- */
 
@@ -154,6 +154,7 @@ static int get_vocabulary(ul_tokenizer *t, const char *path, const char *cache)
 int ul_tokenizer_load(ul_tokenizer **out, const char *path, const char *cache)
 {
     ul__unicode_open();
+    ul__nfc_open();
     ul_tokenizer *t = ul__alloc(sizeof *t);
     UL_REQUIRE(t, UL_ENOMEM, "%s: out of memory", path);
     *t = (ul_tokenizer){0};

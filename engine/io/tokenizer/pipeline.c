@@ -83,11 +83,15 @@ static int replaces(const json_t *step, const char *from, const char *to)
            strcmp(text_of(step, "content"), to) == 0;
 }
 
-/* ---- normalizer: none, or the one that writes spaces as U+2581 ---- */
+/* ---- normalizer: none, NFC, or the one that writes spaces as U+2581 ---- */
 
 static int normalizer(ul__builder *b, const steps *s)
 {
     int i = 0, prepend = is(s, 0, "Prepend");
+    if (s->n == 1 && is(s, 0, "NFC")) {
+        b->v.nfc = 1;
+        return UL_OK;
+    }
     if (prepend && strcmp(text_of(s->step[0], "prepend"), UL__MARK) != 0)
         return odd(b, s, 0, "prefix");
     i += prepend;

@@ -73,6 +73,7 @@ typedef struct ul__vocabulary {
     uint32_t cuts;        /* words may be cut where no token spans two characters: spans.c */
     uint32_t whole_words; /* a word that is a token is that token, whatever the merges say */
     uint32_t strip;       /* decoding drops a space in front */
+    uint32_t nfc;         /* text is brought into normalization form C first */
     uint32_t plain_added; /* some added tokens are not special */
     int32_t bos, eos, unknown, padding;
     uint32_t n_before, n_after; /* the template: what bos = true puts around a text */
@@ -158,6 +159,17 @@ static inline int ul__spans(const ul__vocabulary *v, uint32_t left, uint32_t rig
         return v->ascii_spans[2 * left + right / 64] >> (right & 63) & 1;
     return ul__has_span(v, left, right);
 }
+
+/* ---- nfc.c ---- */
+
+/* Fills the tables; once is enough. */
+void ul__nfc_open(void);
+/* Whether UTF-8 is sure to be in normalization form C; where it is not, it may be all the same. */
+int ul__is_nfc(const uint8_t *p, const uint8_t *end);
+/* A copy in that form; the caller releases it. */
+int ul__nfc(uint8_t **out, int64_t *length, const uint8_t *p, const uint8_t *end);
+/* Bytes from p on that are normalized together, and as how many they come out. */
+int ul__nfc_segment(int64_t *raw, int64_t *seen, const uint8_t *p, const uint8_t *end);
 
 /* ---- build.c: what readers fill ---- */
 
