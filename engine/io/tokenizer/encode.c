@@ -201,8 +201,7 @@ static void find_unit(walk *w)
     w->unit = w->p;
     w->raw = k > 0 ? k : -k;
     w->seen = k < 0 || (w->spaces && *w->p == ' ') ? 3 : k;
-    if (k > 0 && w->nfc && w->rc == UL_OK)
-        w->rc = ul__nfc_segment(&w->raw, &w->seen, w->p, w->end);
+    if (k > 0 && w->nfc && w->rc == UL_OK) w->rc = ul__nfc_segment(&w->raw, &w->seen, w->p, w->end);
 }
 
 static const uint8_t *place(walk *w)

@@ -181,7 +181,8 @@ static int sort_marks(codes *c, int64_t first, int64_t n)
 static int order(codes *c)
 {
     for (int64_t i = 0, n; i < c->n; i += n) {
-        for (n = 0; i + n < c->n && mark_class(c->list[i + n]); n++) {}
+        for (n = 0; i + n < c->n && mark_class(c->list[i + n]); n++) {
+        }
         if (n > 1) UL_TRY(sort_marks(c, i, n));
         n += n == 0;
     }
