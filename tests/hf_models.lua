@@ -62,6 +62,49 @@ function models.make(parent, name, change)
   return folder
 end
 
+-- Sums with these factors see where a value stands.
+local function factor(i) return math.sin(0.7 * i) end
+
+--- How far logits are from the golden ones, at most: of those that are kept, and of each token's
+--- sum, the latter by sqrt(VOCAB).
+---@param name string
+---@param logits Tensor [B, T, VOCAB]
+---@return number
+function models.gap_of_logits(name, logits)
+  local golden, data, gap = models.golden[name], logits:to('cpu'):contiguous():data(), 0
+  for i, value in ipairs(golden.logits) do
+    gap = math.max(gap, math.abs(value - data[17 * (i - 1)]))
+  end
+  for row, expected in ipairs(golden.sums) do
+    local sum = 0
+    for i = 0, models.VOCAB - 1 do sum = sum + factor(i) * data[(row - 1) * models.VOCAB + i] end
+    gap = math.max(gap, math.abs(sum - expected) / math.sqrt(models.VOCAB))
+  end
+  return gap
+end
+
+--- How far a gradient is from the golden one, against its norm: the sums by sqrt(n), the norm, and
+--- each element that is kept.
+---@param entry table of models.golden[name].gradients
+---@param gradient Tensor
+---@return number
+function models.gap_of_gradient(entry, gradient)
+  local data, n = gradient:to('cpu', 'f64'):contiguous():data(), gradient:numel()
+  local sum, other, squares = 0, 0, 0
+  for i = 0, n - 1 do
+    sum, other, squares = sum + data[i], other + factor(i) * data[i], squares + data[i] ^ 2
+  end
+  local kept, some = entry[3], entry[4]
+  local norm = kept[3]
+  local gap = math.max(math.abs(sum - kept[1]), math.abs(other - kept[2])) / math.sqrt(n)
+  gap = math.max(gap, math.abs(math.sqrt(squares) - norm))
+  for i, value in ipairs(some) do
+    local at = (i - 1) * (math.floor(n / #some) + 1) % n
+    gap = math.max(gap, math.abs(value - data[at]))
+  end
+  return gap / norm
+end
+
 --- The rows of ids that the golden results are of.
 ---@return integer[][]
 function models.rows()

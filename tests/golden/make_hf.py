@@ -1,8 +1,13 @@
 """make_hf.py - what transformers computes with tiny models of each kind that ul.hf loads, written to hf.lua.
 
 Weights are formulas, so that no checkpoint need be kept: element i of the k-th tensor (by name, from 1) is what is
-behind the point in 9999 sin(12.9898 i + 78.233 k), less 0.5, times 0.7; norms have a fifth of that, plus 1. tests/spec/hf_spec.lua writes such folders,
-loads them and compares logits, loss, every gradient (as sums with fixed factors) and greedy generations.
+behind the point in 9999 sin(12.9898 i + 78.233 k), less 0.5, times 0.7; norms have a fifth of that, plus 1.
+tests/spec/hf_spec.lua writes such folders, loads them and compares logits, loss, every gradient and greedy generations.
+Kept are of the logits a sum for each token, with factors, and every 17th, of each gradient its sum, the same with
+factors, its norm and 16 of its elements: the whole is ten times as long, and catches no more.
+
+Why 0.7: at 1.0 logits are up to 6, where two computations in f32 differ by more than 1e-5 through rounding alone, as
+exact_hf.py shows.
 
     python3 -m venv venv && venv/bin/pip install -r tests/golden/requirements.txt
     venv/bin/python tests/golden/make_hf.py > tests/golden/hf.lua
@@ -15,7 +20,7 @@ import sys
 import torch
 import transformers as hf
 
-VOCAB, B, T, NEW, SUMS = 61, 2, 24, 40, 4
+VOCAB, B, T, NEW, EVERY, SAMPLES, SCALE = 61, 2, 24, 40, 17, 16, 0.7
 base = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, max_position_embeddings=128, rms_norm_eps=1e-5, tie_word_embeddings=False,
             bos_token_id=1, eos_token_id=2, pad_token_id=None, attn_implementation="eager")
@@ -49,7 +54,7 @@ def fill(model):
     for k, name in enumerate(names, 1):
         n = torch.arange(state[name].numel(), dtype=torch.float64)
         value = (9999 * torch.sin(12.9898 * n + 78.233 * k)).frac()
-        value = 0.7 * (torch.where(value < 0, value + 1, value) - 0.5)
+        value = SCALE * (torch.where(value < 0, value + 1, value) - 0.5)
         value = 1 + value / 5 if "norm" in name else value
         state[name].copy_(value.reshape(state[name].shape))
     return names
@@ -61,7 +66,11 @@ def tokens():
 
 
 def numbers(t):
-    return ", ".join(f"{v:.9g}" for v in t.reshape(-1).tolist())
+    return ", ".join(f"{v:.7g}" for v in t.reshape(-1).tolist())
+
+
+def factors(n):
+    return torch.sin(0.7 * torch.arange(n, dtype=torch.float64))
 
 
 def make(kind, config):
@@ -81,15 +90,17 @@ def entry(name, kind, config):
     parameters, lines = dict(model.named_parameters()), []
     for p in names:
         g = parameters[p].grad.double().reshape(-1)
-        n = torch.arange(g.numel(), dtype=torch.float64)
-        sums = torch.stack([(g * torch.sin(0.7 * n * (s + 1) + s)).sum() for s in range(SUMS)])
+        sums = torch.stack([g.sum(), (g * factors(g.numel())).sum(), g.norm()])
+        some = g[torch.arange(SAMPLES) * (g.numel() // SAMPLES + 1) % g.numel()]
         shape = ", ".join(str(n) for n in parameters[p].shape)
-        lines.append(f'      {{ "{p}", {{ {shape} }}, {{ {numbers(sums)} }} }},')
+        lines.append(f'      {{ "{p}", {{ {shape} }}, {{ {numbers(sums)} }},\n        {{ {numbers(some)} }} }},')
     new = model.generate(ids, max_new_tokens=NEW, do_sample=False, use_cache=name != "dynamic")[:, T:]
     text = json.dumps({**json.loads(config.to_json_string()), "architectures": [kind.__name__]}, indent=2)
     rows = ", ".join("{ " + ", ".join(str(i) for i in row) + " }" for row in new.tolist())
-    print(f"  {name} = {{\n    config = [[{text}]],\n    logits = {{ {numbers(out.logits)} }},")
-    print(f"    loss = {out.loss.item():.9g},\n    greedy = {{ {rows} }},\n    gradients = {{")
+    logits = out.logits.double()
+    sums = (logits * factors(VOCAB)).sum(-1)
+    print(f"  {name} = {{\n    config = [[{text}]],\n    logits = {{ {numbers(logits.reshape(-1)[::EVERY])} }},")
+    print(f"    sums = {{ {numbers(sums)} }},\n    loss = {out.loss.item():.9g},\n    greedy = {{ {rows} }},\n    gradients = {{")
     print("\n".join(lines) + "\n    },\n  },")
 
 

@@ -6,25 +6,7 @@ local names = require 'ulysses.hf.names'
 local rope = require 'ulysses.hf.rope'
 local ul = require 'ulysses'
 
-local SUMS = 4
 local parent
-
-local function sums_of(gradient)
-  local data, sums = gradient:to('cpu', 'f64'):contiguous():data(), {}
-  for s = 0, SUMS - 1 do
-    local sum = 0
-    for i = 0, gradient:numel() - 1 do sum = sum + data[i] * math.sin(0.7 * i * (s + 1) + s) end
-    sums[s + 1] = sum
-  end
-  return sums
-end
-
-local function largest_gap(logits, expected)
-  local data, gap = logits:to('cpu'):contiguous():data(), 0
-  assert.equal(#expected, logits:numel())
-  for i, value in ipairs(expected) do gap = math.max(gap, math.abs(value - data[i - 1])) end
-  return gap
-end
 
 -- The sentence with which a folder is refused.
 local function refusal(folder, given)
@@ -57,7 +39,8 @@ describe('hf.load', function()
       assert.is_nil(tok)
       assert.equal('f32', config.dtype or 'f32')
       local inputs = ul.tensor(models.rows(), { dtype = 'i64' })
-      assert.near(0, largest_gap(ul.no_grad(model.logits, model, inputs), golden.logits), 1e-5)
+      local logits = ul.no_grad(model.logits, model, inputs)
+      assert.near(0, models.gap_of_logits(name, logits), 1e-5)
       local loss = model(models.batch())
       assert.near(golden.loss, loss:item(), 1e-5)
       loss:backward()
@@ -65,12 +48,35 @@ describe('hf.load', function()
       for _, entry in ipairs(golden.gradients) do
         local gradient = state[names.from_hf(entry[1])].grad
         assert.same(entry[2], gradient.shape)
-        for s, sum in ipairs(sums_of(gradient)) do
-          assert.near(entry[3][s], sum, 2e-5 * math.max(1, math.abs(entry[3][s])), entry[1])
-        end
+        assert.near(0, models.gap_of_gradient(entry, gradient), 1e-5, entry[1])
       end
     end)
   end
+
+  -- What is kept of the golden results must tell right from wrong.
+  it('would see a fault in any gradient, and in the logits', function()
+    local model = ul.hf.load(models.make(parent, 'qwen3'))
+    model(models.batch()):backward()
+    local state = model:state()
+    local faults = {
+      function(x) x:mul_(1.0001) end,
+      function(x) x:narrow(1, 3, 2):zero_() end,
+      function(x) x:view(-1):narrow(1, 8, 1):add_(2e-3) end,
+    }
+    for _, entry in ipairs(models.golden.qwen3.gradients) do
+      for i, fault in ipairs(faults) do
+        local wrong = state[names.from_hf(entry[1])].grad:clone()
+        ul.no_grad(fault, wrong)
+        assert.is_true(models.gap_of_gradient(entry, wrong) > 2e-5, entry[1] .. ' ' .. i)
+      end
+    end
+    local logits = ul.no_grad(model.logits, model, ul.tensor(models.rows(), { dtype = 'i64' }))
+    for _, at in ipairs { 3, 1500, 2925 } do
+      local wrong = logits:clone()
+      wrong:view(-1):narrow(1, at, 1):add_(1e-3)
+      assert.is_true(models.gap_of_logits('qwen3', wrong) > 2e-5)
+    end
+  end)
 
   it('reads shards, other dtypes, and values in place of those of the file', function()
     local folder = models.make(parent, 'llama31')
