@@ -6,6 +6,7 @@
 --
 -- A line of the data is {"prompt": "..", "chosen": "..", "rejected": ".."}; answers may be lists of
 -- messages too, with the prompt in front of them or as a list of its own.
+local refuse = require 'ulysses.refuse'
 local ul = require 'ulysses'
 
 local recipe = ul.recipe 'dpo' {
@@ -19,156 +20,121 @@ local recipe = ul.recipe 'dpo' {
   batch = 8,                       -- pairs in a step
   accumulate = 1,                  -- parts that a step is done in, to save memory
   recompute = true,                -- backward computes layers again: less memory, a third more time
-  sp = 1, ring = 0, tp = 1,        -- ranks that share each text, and each weight (--ranks)
+  sp = 1,                          -- ranks that share each text (--ranks); others share pairs
+  ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
+  tp = 1,                          -- ranks that share each weight and the tokens of an sp rank
   lora = { rank = 0,               -- of the adapters; 0: there are none, all weights are trained
-           alpha = 16, targets = {} },
-  epochs = 1, steps = ul.none 'integer', -- times that all pairs are seen; steps instead
-  lr = 5e-7, warmup = 10, clip = 1.0, weight_decay = 0.0,
-  dtype = ul.none 'string', seed = 1,
+           alpha = 16,
+           targets = {} },         -- wq,wv: maps that get one; none named: all
+  epochs = 1,                      -- times that all pairs are seen
+  steps = ul.none 'integer',       -- instead of these
+  lr = 5e-7,                       -- for adapters 10 times that
+  warmup = 10,                     -- steps in which lr rises, a fifth of all at most; then it falls
+  clip = 1.0, weight_decay = 0.0,
+  dtype = ul.none 'string',        -- of the weights; without: that of the folder
+  seed = 1,
+  out = 'runs/dpo',                -- where the run is kept and resumed; '' keeps nothing
   save = 'runs/dpo/model',         -- a folder for the model, or the adapters, at the end
+  save_every = 100, keep = 1,      -- steps between checkpoints; how many stay
+  log_every = 1, tensorboard = false,
 }
 
--- Ids of a prompt with an answer, and for each whether it belongs to the answer.
-local function encode(cfg, tok, prompt, answer)
-  if type(answer) == 'table' then
-    local messages = {}
-    if type(prompt) == 'string' then prompt = { { role = 'user', content = prompt } } end
-    for _, list in ipairs { prompt or {}, answer } do
-      for _, message in ipairs(list) do messages[#messages + 1] = message end
-    end
-    return ul.chat.encode(tok.tokenizer, cfg.family, messages, { loss = 'last' })
+recipe.limits = {
+  beta = { above = 0 }, smoothing = { least = 0, most = 0.5 }, epochs = { least = 1 },
+  ['lora.rank'] = { least = 0 }, ['lora.alpha'] = { above = 0 },
+}
+
+-- What is wrong is said before the model is there, for that takes long. Returns the data's files.
+local function check(cfg)
+  if not cfg.data then
+    refuse 'dpo: data= is needed: a .jsonl file of lines with prompt, chosen and rejected'
+  elseif cfg.lora.rank == 0 and #cfg.lora.targets > 0 then
+    refuse 'dpo: lora.targets is for adapters, and there are none: lora.rank=0'
   end
-  local ids, mask = {}, {}
-  for _, id in ipairs(tok.encode(prompt)) do ids[#ids + 1], mask[#mask + 1] = id, 0 end
-  local rest = tok.tokenizer and tok.tokenizer:encode(answer) or tok.encode(answer)
-  for _, id in ipairs(rest) do ids[#ids + 1], mask[#mask + 1] = id, 1 end
-  ids[#ids + 1], mask[#mask + 1] = tok.eos, 1
-  return ids, mask
+  local kind = cfg.lora.rank > 0 and 'adapter' or 'model'
+  if cfg.save ~= '' then ul.hf.check_folder(cfg.save, kind, cfg.tokenizer or cfg.model) end
+  return ul.data.pairs(cfg.data)
 end
 
-local function read_pairs(cfg, tok)
-  local list, long, n = {}, 0, 0
-  for line in (ul.data.read(cfg.data or ''):documents()[1] .. '\n'):gmatch '([^\n]*)\n' do
-    n = n + 1
-    if line:find '%S' then
-      local example, sentence = ul.json.decode(line)
-      if type(example) ~= 'table' or not example.chosen or not example.rejected then
-        error(('%s:%d: %s'):format(cfg.data, n, sentence or 'needs chosen and rejected'), 0)
-      end
-      local pair = {}
-      for _, side in ipairs { 'chosen', 'rejected' } do
-        local ids, mask = encode(cfg, tok, example.prompt, example[side])
-        pair[side] = { ids = ids, mask = mask }
-      end
-      local fits = math.max(#pair.chosen.ids, #pair.rejected.ids) <= cfg.seq_len
-      if fits then list[#list + 1] = pair else long = long + 1 end
-    end
+-- Pairs of a step, no more than there are, and how many steps there are to be.
+local function plan(cfg, n, ranks)
+  local least = cfg.accumulate * ranks
+  if cfg.batch % least ~= 0 then
+    refuse('dpo: batch=%d is no multiple of accumulate=%d times %d ranks with pairs of their own',
+           cfg.batch, cfg.accumulate, ranks)
   end
-  print(('%d pairs, %d more are longer than %d tokens'):format(#list, long, cfg.seq_len))
-  return list
+  local batch = math.min(cfg.batch, math.max(least, math.floor(n / least) * least))
+  local steps = cfg.steps or math.ceil(cfg.epochs * n / batch)
+  local warmup = math.min(cfg.warmup, math.max(1, math.floor(steps / 5)))
+  print(('pairs: %d, in a step: %d; steps: %d (%.3g epochs), lr rises in %d of them'):format(
+    n, batch, steps, steps * batch / n, warmup))
+  return batch, { lr = cfg.lr, warmup = warmup, steps = steps }
 end
 
--- Rows of some pairs, filled up to one length: what was chosen, then what was rejected.
-local function batch_of(pairs, tok, mesh)
-  local inputs, targets, length = {}, {}, 0
-  for _, pair in ipairs(pairs) do
-    length = math.max(length, #pair.chosen.ids, #pair.rejected.ids)
+local function read_pairs(cfg, source, tokenizer)
+  local all = source:tokenize(tokenizer, { length = cfg.seq_len, family = cfg.family })
+  if all.long > 0 then
+    print(('pairs longer than %d tokens: %d left out'):format(cfg.seq_len, all.long))
   end
-  for _, side in ipairs { 'chosen', 'rejected' } do
-    for _, pair in ipairs(pairs) do
-      local ids, mask, x, y = pair[side].ids, pair[side].mask, {}, {}
-      for t = 1, length do
-        x[t] = ids[t] or tok.pad
-        y[t] = mask[t + 1] == 1 and ids[t + 1] or -100
-      end
-      inputs[#inputs + 1], targets[#targets + 1] = x, y
-    end
-  end
-  local function slice(rows) return mesh:slice(ul.tensor(rows, { dtype = 'i64' })) end
-  return { inputs = slice(inputs), targets = slice(targets), mesh = mesh,
-           positions = mesh:slice(ul.arange(length), 1) }
+  return all
 end
 
-local function scores_of(model, batch, n)
-  local scores = ul.preference.log_probs(model, batch)
+local function scores_of(model, batch)
+  local scores, n = ul.preference.log_probs(model, batch), batch.n
   return { chosen = scores:narrow(1, 1, n), rejected = scores:narrow(1, n + 1, n) }
 end
 
-function recipe.train(cfg)
-  local is_adapter, how = cfg.lora.rank > 0, { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp }
-  if cfg.save ~= '' then
-    local what = is_adapter and 'adapter' or 'model'
-    ul.hf.check_folder(cfg.save, what, cfg.tokenizer or cfg.model)
-  end
-  local options = { mesh = how, dtype = cfg.dtype, recompute = cfg.recompute }
+-- The model, and what scores a batch as it was before.
+local function load(cfg)
+  local options = { mesh = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp }, dtype = cfg.dtype,
+                    recompute = cfg.recompute }
   local model, tokenizer = ul.hf.load(cfg.model, options)
-  local mesh, reference = model.mesh, nil
-  if is_adapter then
+  if cfg.lora.rank > 0 then
     ul.lora.add(model, { rank = cfg.lora.rank, alpha = cfg.lora.alpha, seed = cfg.seed,
                          targets = #cfg.lora.targets > 0 and cfg.lora.targets or nil })
-  else
-    options.mesh = mesh
-    reference = ul.hf.load(cfg.model, options):freeze()
-  end
-  local function reference_scores(batch, n)
-    if reference then return scores_of(reference, batch, n) end
-    return ul.lora.without(model, scores_of, model, batch, n)
-  end
-  local tok = ul.tokenizer.resolve('dpo', cfg.tokenizer or tokenizer)
-  local all = read_pairs(cfg, tok)
-  if #all == 0 then error(('%s: has no pair that is short enough'):format(cfg.data), 0) end
-  if cfg.batch % (cfg.accumulate * mesh.dp.size) ~= 0 then
-    error(('dpo: batch=%d is no multiple of accumulate=%d times %d ranks with pairs of their own')
-          :format(cfg.batch, cfg.accumulate, mesh.dp.size), 0)
-  end
-  local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay, mesh = mesh })
-  local steps = cfg.steps or math.ceil(cfg.epochs * #all / cfg.batch)
-  local schedule = { lr = cfg.lr, warmup = math.min(cfg.warmup, steps - 1), steps = steps }
-
-  -- The pair at a place of the endless sequence of epochs, each in another order.
-  local orders = {}
-  local function pair_at(place)
-    local epoch = math.floor(place / #all)
-    if not orders[epoch] then
-      ul.manual_seed(cfg.seed + epoch)
-      orders[epoch] = select(2, ul.rand(#all, { device = 'cpu' }):sort()):tolist()
+    return model, tokenizer, function(batch)
+      return ul.lora.without(model, scores_of, model, batch)
     end
-    return all[orders[epoch][place % #all + 1] + 1]
   end
+  options.mesh = model.mesh
+  local reference = ul.hf.load(cfg.model, options):freeze()
+  return model, tokenizer, function(batch) return scores_of(reference, batch) end
+end
 
-  -- Adds the gradients of this rank's pairs among those from `first` on; what they look like.
-  local function learn(first, n)
-    local mine = {}
-    for i = mesh.dp.rank, n - 1, mesh.dp.size do mine[#mine + 1] = pair_at(first + i) end
-    local batch = batch_of(mine, tok, mesh)
-    local constant = ul.no_grad(reference_scores, batch, #mine)
-    local loss, seen = ul.preference.dpo(scores_of(model, batch, #mine), constant, {
-      beta = cfg.beta, smoothing = cfg.smoothing, pairs = cfg.batch, mesh = mesh,
-    })
-    loss:backward()
-    return ul.tensor({ seen.loss * #mine, seen.margin * #mine, seen.accuracy * #mine },
-                     { dtype = 'f64', device = 'cpu' })
+function recipe.train(cfg)
+  local source = check(cfg)
+  local model, tokenizer, reference_scores = load(cfg)
+  local mesh = model.mesh
+  tokenizer = cfg.tokenizer or tokenizer
+  local all = read_pairs(cfg, source, tokenizer)
+  local size, schedule = plan(cfg, all.n, mesh.dp.size)
+  local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay })
+  local data = all:shuffle { seed = cfg.seed }:batch(size):shard(mesh)
+  local run = ul.run { dir = cfg.out, config = cfg, fixed = { 'lora' }, model = model,
+                       optim = optim, data = data, keep = cfg.keep, log_every = cfg.log_every,
+                       tensorboard = cfg.tensorboard }
+  local how = { beta = cfg.beta, smoothing = cfg.smoothing, pairs = size, mesh = mesh }
+  for step, batch in run:steps(schedule.steps) do -- resumes by itself
+    optim.lr = ul.optim.cosine(step, schedule)
+    for micro in batch:micros(cfg.accumulate) do
+      local constant = ul.no_grad(reference_scores, micro)
+      local loss, seen = ul.preference.dpo(scores_of(model, micro), constant, how)
+      micro:report(loss, seen)
+      loss:backward()
+    end
+    local norm = optim:clip(cfg.clip)
+    optim:step()
+    local seen = batch:seen()
+    run:log { margin = seen.margin, accuracy = seen.accuracy, grad_norm = norm, lr = optim.lr }
+    if step % cfg.save_every == 0 then run:save() end
   end
-
-  for step = 1, steps do
-    ul.scope(function()
-      optim.lr = ul.optim.cosine(step, schedule)
-      local sums, each = ul.zeros(3, { dtype = 'f64', device = 'cpu' }), cfg.batch / cfg.accumulate
-      for part = 0, cfg.accumulate - 1 do
-        sums:add_(learn((step - 1) * cfg.batch + part * each, each))
-      end
-      local norm = optim:clip(cfg.clip)
-      optim:step()
-      local mean = (mesh.dp:all_reduce(sums) / cfg.batch):tolist()
-      print(('step %d/%d  loss %.4f  margin %.4f  accuracy %.2f  grad_norm %.4g'):format(
-        step, steps, mean[1], mean[2], mean[3], norm))
-    end)
-  end
-  if cfg.save == '' then return model end
-  local save = is_adapter and ul.lora.save or ul.hf.save
-  save(cfg.save, model, cfg.tokenizer or tokenizer)
+  if run.on_meta then return model, run end
+  if run.dir then print('the report: ' .. run:report()) end
+  if cfg.save == '' then return model, run end
+  local save = cfg.lora.rank > 0 and ul.lora.save or ul.hf.save
+  save(cfg.save, model, tokenizer)
   print('saved: ' .. cfg.save)
-  return model
+  return model, run
 end
 
 return recipe:main()

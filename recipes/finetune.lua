@@ -4,6 +4,7 @@
 --   ulysses-lua recipes/finetune.lua model=path/to/folder data=chats.jsonl
 --   ulysses-lua recipes/finetune.lua model=path/to/folder data=chats.jsonl lora.rank=16 lr=2e-4
 --   ulysses-lua --ranks 8 recipes/finetune.lua model=path/to/folder data=book.txt sp=8 seq_len=128K
+local refuse = require 'ulysses.refuse'
 local ul = require 'ulysses'
 
 local recipe = ul.recipe 'finetune' {
@@ -14,7 +15,7 @@ local recipe = ul.recipe 'finetune' {
   learn = 'all',                   -- answers of a conversation that are learned; or 'last'
   overlong = 'drop',               -- examples longer than a row; 'cut' them, or 'refuse'
   held_out = 0.05,                 -- the share of the data, at its end, kept for the test; 0: none
-  seq_len = 2048, batch = 8,       -- tokens in a row; rows in a step
+  seq_len = 2048, batch = 8,       -- tokens in a row; rows in a step, if there are as many
   accumulate = 1,                  -- parts that a step is done in, to save memory
   recompute = true,                -- backward computes layers again: less memory, a third more time
   sp = 1,                          -- ranks that share each sequence (--ranks); others share rows
@@ -26,7 +27,7 @@ local recipe = ul.recipe 'finetune' {
   epochs = 3,                      -- times that all data is seen
   steps = ul.none 'integer',       -- instead of these
   lr = 1e-5,                       -- for adapters 10 to 20 times that
-  warmup = 10,                     -- steps in which lr rises; then it falls to a tenth
+  warmup = 10,                     -- steps in which lr rises, a fifth of all at most; then it falls
   clip = 1.0, weight_decay = 0.0,
   dtype = ul.none 'string',        -- of the weights; without: that of the folder
   seed = 1,
@@ -37,14 +38,34 @@ local recipe = ul.recipe 'finetune' {
   log_every = 1, tensorboard = false,
 }
 
--- The tokens to learn from, and those to test with, where there are any.
-local function read_data(cfg, tokenizer)
-  local corpus
-  if (cfg.data or ''):find '%.jsonl' then
-    corpus = ul.data.chat(cfg.data):tokenize(tokenizer, { family = cfg.family, loss = cfg.learn })
-  else
-    corpus = ul.data.read(cfg.data or ''):tokenize(tokenizer)
+recipe.limits = {
+  learn = { 'all', 'last' }, overlong = { 'drop', 'cut', 'refuse' }, epochs = { least = 1 },
+  ['lora.rank'] = { least = 0 }, ['lora.alpha'] = { above = 0 },
+}
+
+-- What is wrong is said before the model is there, for that takes long. Returns the data's files.
+local function check(cfg)
+  if not cfg.data then
+    refuse 'finetune: data= is needed: a .jsonl file of conversations or answers, or a text'
+  elseif cfg.data:find '%.json$' or cfg.data:find '%.parquet$' then
+    refuse("finetune: data='%s' is no text; examples are read from JSON lines (.jsonl)", cfg.data)
   end
+  if cfg.lora.rank == 0 and (cfg.merge or #cfg.lora.targets > 0) then
+    refuse('finetune: %s is for adapters, and there are none: lora.rank=0',
+           cfg.merge and 'merge=true' or 'lora.targets')
+  end
+  local is_adapter = cfg.lora.rank > 0 and not cfg.merge
+  if cfg.save ~= '' then
+    local what = is_adapter and 'adapter' or 'model'
+    ul.hf.check_folder(cfg.save, what, cfg.tokenizer or cfg.model)
+  end
+  return cfg.data:find '%.jsonl' and ul.data.chat(cfg.data) or ul.data.read(cfg.data), is_adapter
+end
+
+-- The tokens to learn from, and those to test with, where there are any.
+local function read_data(cfg, source, tokenizer)
+  local how = cfg.data:find '%.jsonl' and { family = cfg.family, loss = cfg.learn } or nil
+  local corpus = source:tokenize(tokenizer, how)
   if cfg.held_out == 0 then return corpus end
   return corpus:hold_out(cfg.held_out)
 end
@@ -58,12 +79,19 @@ local function rows_of(cfg, corpus)
   return rows
 end
 
+-- Rows of a step, no more than there are, and how many steps there are to be. With few rows an
+-- epoch is a step, and a short run is not all warm-up.
+local function plan(cfg, n, ranks)
+  local batch = math.min(cfg.batch, math.max(n, cfg.accumulate * ranks))
+  local steps = cfg.steps or math.ceil(cfg.epochs * n / batch)
+  local warmup = math.min(cfg.warmup, math.max(1, math.floor(steps / 5)))
+  print(('rows of %d tokens: %d, in a step: %d; steps: %d (%.3g epochs), lr rises in %d of them')
+        :format(cfg.seq_len, n, batch, steps, steps * batch / n, warmup))
+  return batch, { lr = cfg.lr, warmup = warmup, steps = steps }
+end
+
 function recipe.train(cfg)
-  local is_adapter = cfg.lora.rank > 0 and not cfg.merge
-  if cfg.save ~= '' then
-    local what = is_adapter and 'adapter' or 'model'
-    ul.hf.check_folder(cfg.save, what, cfg.tokenizer or cfg.model)
-  end
+  local source, is_adapter = check(cfg)
   local model, tokenizer = ul.hf.load(cfg.model, {
     mesh = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp }, dtype = cfg.dtype,
     recompute = cfg.recompute,
@@ -72,19 +100,19 @@ function recipe.train(cfg)
     ul.lora.add(model, { rank = cfg.lora.rank, alpha = cfg.lora.alpha, seed = cfg.seed,
                          targets = #cfg.lora.targets > 0 and cfg.lora.targets or nil })
   end
-  local train, held_out = read_data(cfg, cfg.tokenizer or tokenizer)
+  local train, held_out = read_data(cfg, source, cfg.tokenizer or tokenizer)
   local rows = rows_of(cfg, train)
-  local steps = cfg.steps or math.ceil(cfg.epochs * rows.n / cfg.batch)
-  local schedule = { lr = cfg.lr, warmup = math.min(cfg.warmup, steps - 1), steps = steps }
+  local batch, schedule = plan(cfg, rows.n, model.mesh.dp.size)
   local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay })
-  local data = rows:shuffle { seed = cfg.seed }:batch(cfg.batch):shard(model.mesh)
-  local run = ul.run { dir = cfg.out, config = cfg, model = model, optim = optim, data = data,
-                       keep = cfg.keep, log_every = cfg.log_every, tensorboard = cfg.tensorboard }
+  local data = rows:shuffle { seed = cfg.seed }:batch(batch):shard(model.mesh)
+  local run = ul.run { dir = cfg.out, config = cfg, fixed = { 'lora' }, model = model,
+                       optim = optim, data = data, keep = cfg.keep, log_every = cfg.log_every,
+                       tensorboard = cfg.tensorboard }
   local test = held_out and rows_of(cfg, held_out):batch(cfg.batch)
   local before = test and run:eval(test)
-  for step, batch in run:steps(steps) do -- resumes by itself
+  for step, rows_of_step in run:steps(schedule.steps) do -- resumes by itself
     optim.lr = ul.optim.cosine(step, schedule)
-    for micro in batch:micros(cfg.accumulate) do model(micro):backward() end
+    for micro in rows_of_step:micros(cfg.accumulate) do model(micro):backward() end
     local norm = optim:clip(cfg.clip)
     optim:step()
     run:log { grad_norm = norm, lr = optim.lr }

@@ -19,12 +19,15 @@ local recipe = ul.recipe 'generate' {
   family = ul.none 'string',       -- of conversations, where the tokenizer does not tell it
   n = 200,                         -- tokens at most
   temperature = ul.none 'number',  -- 0 takes the likeliest; without: as the model says, or 0.8
-  top_k = ul.none 'integer', top_p = ul.none 'number', min_p = ul.none 'number',
+  top_k = ul.none 'integer',       -- the next token is one of the so many likeliest
+  top_p = ul.none 'number',        -- or of the likeliest that together have this probability
+  min_p = ul.none 'number',        -- or of those that are this share of the likeliest, at least
   stop = {},                       -- texts that end it
   seed = ul.none 'integer',        -- the same text for the same seed
   context = ul.none 'integer',     -- the last tokens that the model sees; without: all it can
   batch = 8,                       -- prompts of a file that are answered together
-  sp = 1, ring = 0, tp = 1,        -- ranks that share the text, and each weight (--ranks)
+  sp = 1, tp = 1,                  -- ranks that share the text (--ranks); that share each weight
+  ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
   dtype = ul.none 'string',        -- of the weights; without: that of the folder
 }
 

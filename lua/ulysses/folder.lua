@@ -19,8 +19,8 @@ local function open(path)
   lock, why = core.system.lock(path .. '/lock')
   if lock == nil then refuse("run: cannot write to the folder '%s': %s", path, why) end
   if not lock then
-    refuse("run: another run is at work in '%s' (process %d); give this one a folder of its own",
-           path, why)
+    refuse("run: another run is at work in '%s' (process %d); give this one a folder of its own "
+           .. '(out=..)', path, why)
   end
   held[path] = lock
   return lock

@@ -81,8 +81,8 @@ function preference.dpo(policy, reference, given)
   local losses = log_sigmoid(d) * (how.smoothing - 1)
   if how.smoothing > 0 then losses = losses - log_sigmoid(-d) * how.smoothing end
   local n, ranks = losses:numel(), how.mesh and how.mesh.sequence.size or 1
-  local seen = { loss = losses:mean():item(), margin = d:mean():item(),
-                 accuracy = d:gt(0):to('f32'):mean():item() }
+  local function mean(x) return x:device() == 'meta' and 0 / 0 or x:mean():item() end
+  local seen = { loss = mean(losses), margin = mean(d), accuracy = mean(d:gt(0):to 'f32') }
   return losses:sum() / ((how.pairs or n) * ranks), seen
 end
 

@@ -48,7 +48,8 @@ end
 
 -- FLOP and tokens of all ranks in this step, and the most memory that one of them has taken.
 local function totals(self)
-  local flops, tokens = ul.flops() - self.before.flops, self.batch.inputs:numel()
+  local flops = ul.flops() - self.before.flops
+  local tokens = self.batch.tokens or self.batch.inputs:numel()
   local peak = ul.memory('cpu').peak
   if not self.group then return flops, tokens, peak end
   local all = agree.numbers(self.group, { math.floor(flops), tokens, peak },

@@ -15,7 +15,13 @@ function resume.fingerprint(data) return data.fingerprint and data:fingerprint()
 local function leaves(settings, prefix, found)
   for key, value in pairs(settings or {}) do
     local path = prefix .. tostring(key)
-    if type(value) == 'table' then leaves(value, path .. '.', found) else found[path] = value end
+    if type(value) == 'table' and type(rawget(value, 1)) == 'string' then
+      found[path] = table.concat(value, ',')
+    elseif type(value) == 'table' then
+      leaves(value, path .. '.', found)
+    else
+      found[path] = value
+    end
   end
   return found
 end
@@ -36,9 +42,30 @@ local function changes(before, after)
   return list
 end
 
+-- Whether a setting is one of `fixed`, or in a table that is.
+local function is_fixed(fixed, name)
+  for _, one in ipairs(fixed or {}) do
+    if name == one or name:sub(1, #one + 1) == one .. '.' then return true end
+  end
+end
+
+-- Refuses settings that would make another model of what was saved.
+local function compare_fixed(run)
+  local before = run.config and run.fixed and checkpoint.config(run.dir)
+  for _, change in ipairs(before and changes(before, run.config) or {}) do
+    local name, was, now = change:match '^(%S+) (.*) %-> (.*)$'
+    if is_fixed(run.fixed, name) then
+      refuse("run: '%s' was trained with %s=%s, not %s; set that again, or give this run a folder "
+             .. 'of its own (out=..)', run.dir, name, (was:gsub('^nil$', 'none')),
+             (now:gsub('^nil$', 'none')))
+    end
+  end
+end
+
 -- Finds the newest checkpoint of the run's folder, and takes everything from it. Other data would
 -- make another run of it: refused.
 local function take_up(run)
+  agree.first(run.group, 'ul.run', compare_fixed, run)
   local state = checkpoint.load(run.dir, {
     model = run.model, optim = run.optim, random = true, group = run.group,
     warn = function(sentence) log.say('%s', sentence) end,
@@ -46,7 +73,8 @@ local function take_up(run)
   if not state then return end
   local difference = state.data and run.data.difference and run.data:difference(state.data)
   if difference then
-    refuse("run: '%s' was trained on %s; give this run a folder of its own", run.dir, difference)
+    refuse("run: '%s' was trained on %s; set that again, or give this run a folder of its own "
+           .. '(out=..)', run.dir, difference)
   end
   run.step, run.taken, run.resumed, run.saved = state.step, state.step, state.step, state.step
   run.saved_path = ('%s/step-%d'):format(run.dir, state.step)

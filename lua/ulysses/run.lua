@@ -42,17 +42,18 @@ end
 ---   dir          folder for metrics, checkpoints, samples and the report; nil or '': nothing is
 ---                kept. A run that finds a checkpoint there goes on from it.
 ---   config       the settings, for the record
+---   fixed        names of settings (or of tables of them) that a run which goes on may not change
 ---   log_every    a line is printed for the first step, the last, and every so many (0: none); on a
 ---                terminal there is one line, drawn again and again
 ---   keep         how many checkpoints stay
 ---   tensorboard  whether to write event files for TensorBoard too
 ---@param given { model: table, optim: table?, data: table, dir: string?, config: table?,
----  log_every: integer?, keep: integer?, tensorboard: boolean? }
+---  fixed: string[]?, log_every: integer?, keep: integer?, tensorboard: boolean? }
 ---@return Run
 local function new(given)
   local fields = options.read('run', given, {
     model = options.none, optim = options.none, data = options.none, dir = options.none,
-    config = options.none, log_every = 10, keep = 2, tensorboard = false,
+    config = options.none, fixed = options.none, log_every = 10, keep = 2, tensorboard = false,
   })
   if type(fields.model) ~= 'table' then raise 'run: a model is needed' end
   local parameter = first_parameter(fields.model)

@@ -203,38 +203,130 @@ describe('a recipe', function()
     end
   end)
 
-  it('teaches a model what is preferred, on two ranks as on one', function()
-    if os.execute 'mpirun --version 2>/dev/null | grep -q "Open MPI"' ~= 0 then
-      return pending 'no mpirun of Open MPI'
-    end
-    local base, lines = base_model(), {}
+  -- A file of pairs to learn from.
+  local function pairs_file()
+    local lines = {}
     for i = 1, 12 do
       lines[i] = json.encode { prompt = i .. ' and ' .. i .. ' make ', chosen = 'it is ' .. 2 * i,
                                rejected = 'who cares?' }
     end
     models.write(parent .. '/pairs.jsonl', table.concat(lines, '\n'))
+    return parent .. '/pairs.jsonl'
+  end
+
+  it('teaches a model what is preferred, on two ranks as on one', function()
+    if os.execute 'mpirun --version 2>/dev/null | grep -q "Open MPI"' ~= 0 then
+      return pending 'no mpirun of Open MPI'
+    end
+    local base, data = base_model(), pairs_file()
     for _, kind in ipairs { '', 'lora.rank=4' } do
       local results, said = {}, {}
       for ranks, more in ipairs { '', 'sp=2 accumulate=2' } do
         local out = ('%s/preferred%d%s'):format(parent, ranks, kind)
         local output, status = program.shell(([[
           unset UL_RANK_OUTPUT; export ASAN_OPTIONS=detect_leaks=0 UL_THREADS=1 UL_COMM_TIMEOUT=20
-          $P %s recipes/dpo.lua model=%s tokenizer=bytes data=%s/pairs.jsonl batch=4 steps=6 \
-            lr=3e-3 warmup=1 dtype=f64 beta=0.5 save=%s %s %s]]):format(
-          ranks > 1 and '--ranks 2' or '', base, parent, out, kind, more))
+          $P %s recipes/dpo.lua model=%s tokenizer=bytes data=%s batch=4 steps=6 \
+            lr=3e-3 warmup=1 dtype=f64 beta=0.5 out= save=%s %s %s]]):format(
+          ranks > 1 and '--ranks 2' or '', base, data, out, kind, more))
         assert.equal(0, status, output)
-        said[ranks] = output:match '(step 1/6.*)saved'
+        local lines = {}
+        for line in output:gmatch 'step %d/6  (.-)  %S+ tokens/s' do lines[#lines + 1] = line end
+        said[ranks] = lines
         results[ranks] = ul.hf.load(kind == '' and out or base, {
           adapter = kind ~= '' and out or nil,
         }):state()
       end
-      assert.equal(said[1], said[2])
-      local first, last = said[1]:match 'loss ([%d.]+).*loss ([%d.]+)'
-      assert.equal('0.6931', first)
-      assert.is_true(tonumber(last) < 0.68, said[1])
+      assert.same(said[1], said[2])
+      assert.matches('^loss 0.6931  grad_norm [%d.]+  lr 0.003  accuracy 0  margin 0$', said[1][1])
+      assert.is_true(tonumber(said[1][6]:match 'loss ([%d.]+)') < 0.68, said[1][6])
       for name, parameter in pairs(results[1]) do
         assert.near(0, (parameter - results[2][name]):abs():max():item(), 1e-6, name)
       end
     end
+  end)
+
+  it('goes on with what is preferred as if it had never stopped', function()
+    local base, data = base_model(), pairs_file()
+    local function dpo(out, more, options)
+      return program.shell(([[$P %s recipes/dpo.lua model=%s tokenizer=bytes data=%s batch=4 \
+        lr=3e-3 steps=4 save_every=1 keep=4 lora.rank=2 out=%s/%s save=%s/%s-model %s]]):format(
+        options or '', base, data, parent, out, parent, out, more or ''))
+    end
+    local output, status = dpo 'whole'
+    assert.equal(0, status, output)
+    assert.matches('\npairs: 12, in a step: 4; steps: 4 %(1.33 epochs%), lr rises in 1 of them\n',
+                   output)
+    assert.equal(0, os.execute(('mkdir %s/part && cp -r %s/whole/step-2 %s/part'):format(
+      parent, parent, parent)))
+    output, status = dpo 'part'
+    assert.equal(0, status, output)
+    assert.matches('resumed [^\n]*/part at step 2 of 4\nchanged since: out [^\n]*\nstep 3/4',
+                   output)
+    for _, name in ipairs { '-model/adapter_model.safetensors', '/step-4/optimizer.safetensors' } do
+      local whole = models.read(parent .. '/whole' .. name)
+      assert.is_true(whole == models.read(parent .. '/part' .. name), name)
+    end
+    local last = models.read(parent .. '/part/metrics.jsonl'):match '([^\n]*)\n$'
+    for _, field in ipairs { 'loss', 'margin', 'accuracy', 'grad_norm', 'lr' } do
+      assert.is_number(json.decode(last)[field], field)
+    end
+    assert.matches('<svg', models.read(parent .. '/part/report.html'))
+    for change, sentence in pairs {
+      ['lora.alpha=3'] = "whole' was trained with lora.alpha=16, not 3; set that again, or give "
+        .. 'this run a folder of its own (out=..)',
+      ['lora.targets=wq'] = "whole' was trained with lora.targets=none, not wq; set that again",
+    } do
+      output, status = dpo('whole', change)
+      assert.equal(1, status)
+      assert.is_truthy(output:find(sentence, 1, true), output)
+    end
+    output, status = dpo('meta', '', '--device meta')
+    assert.equal(0, status, output)
+    assert.matches('\nplan: [^\n]* parameters; a step of %d+ tokens takes [^\n]*\n$', output)
+  end)
+
+  it('says what is needed before a model is loaded', function()
+    models.write(parent .. '/empty.jsonl', '{"text": "abc"}')
+    local function said(recipe, arguments)
+      local output, status = program.shell(('$P recipes/%s.lua model=/nonexist %s'):format(
+        recipe, arguments))
+      assert.equal(1, status, output)
+      return output:match '([^\n]*)\n$'
+    end
+    local file = 'data=' .. parent .. '/empty.jsonl '
+    for arguments, sentence in pairs {
+      ['finetune '] = 'data= is needed: a .jsonl file of conversations or answers, or a text',
+      ['finetune data=a.json'] = "data='a.json' is no text; examples are read from JSON lines "
+        .. '(.jsonl)',
+      ['finetune learn=lst'] = "learn='lst' is none of 'all', 'last'; did you mean 'last'?",
+      ['finetune overlong=dorp'] = "overlong='dorp' is none of 'drop', 'cut', 'refuse'; did you "
+        .. "mean 'drop'?",
+      ['finetune lora.alpha=0'] = 'lora.alpha=0 is too small; it is above 0',
+      ['finetune merge=true ' .. file] = 'merge=true is for adapters, and there are none: '
+        .. 'lora.rank=0',
+      ['dpo '] = 'data= is needed: a .jsonl file of lines with prompt, chosen and rejected',
+      ['dpo beta=0'] = 'beta=0 is too small; it is above 0',
+      ['dpo smoothing=0.7'] = 'smoothing=0.7 is too large; it is 0.5 at most',
+      ['dpo lora.targets=wq ' .. file] = 'lora.targets is for adapters, and there are none: '
+        .. 'lora.rank=0',
+    } do
+      local recipe, rest = arguments:match '^(%S+) (.*)$'
+      assert.equal(('ulysses-lua: %s: %s'):format(recipe, sentence), said(recipe, rest))
+    end
+  end)
+
+  it('counts epochs where there is little to learn from', function()
+    local base = base_model()
+    models.write(parent .. '/few.jsonl', ('{"text": "abc"}\n'):rep(3))
+    local command = ('$P recipes/finetune.lua model=%s tokenizer=bytes out= save= held_out=0 '
+                     .. 'data=%s/few.jsonl '):format(base, parent)
+    local output, status = program.shell(command .. 'seq_len=40 epochs=4 lr=1e-2')
+    assert.equal(0, status, output)
+    assert.matches('\nrows of 40 tokens: 1, in a step: 1; steps: 4 %(4 epochs%), lr rises in 1 of '
+                   .. 'them\n', output)
+    assert.matches('step 1/4[^\n]* lr 0.01 ', output)
+    output = program.shell(command .. 'lora.rank=2 lora.targets=wqq')
+    assert.matches("\nulysses%-lua: lora.add: no linear map of the model is called 'wqq'; did you "
+                   .. "mean 'wq'%?; there are 'wq', [^\n]*\n$", output)
   end)
 end)

@@ -147,7 +147,7 @@ describe('hf.save', function()
     assert(core.folder_make(parent .. '/out'))
     models.write(parent .. '/out/thesis.txt', 'years of work')
     assert.equal("out: has 'thesis.txt' in it, which is no part of what is saved and would be "
-                 .. 'lost; save elsewhere', refusal(parent .. '/out', model))
+                 .. 'lost; save elsewhere (save=..)', refusal(parent .. '/out', model))
     assert.error_matches(function() ul.hf.check_folder(parent .. '/out') end, 'would be lost')
     ul.hf.check_folder(parent .. '/qwen3/')
     assert.error_matches(function() ul.hf.check_folder(parent .. '/qwen3', 'adapter') end,

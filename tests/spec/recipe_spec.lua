@@ -295,6 +295,20 @@ describe('the source of a recipe', function()
       }]])
   end)
 
+  it('shares a comment out among the settings of its line', function()
+    assert.same({ 'a|1|one', 'b|2|two', 'c|3|', 'd|4|three; four; five', 'e||',
+                  'e.f|5|six; 0: none', 'e.g|6|', 'e.h|7|eight', 'i|9|nine',
+                  'j|10|ten goes on' }, parse [[
+      recipe 'toy' {
+        a = 1, b = 2,  -- one; two
+        c = 3, d = 4,  -- three; four; five
+        e = { f = 5,   -- six; 0: none
+              g = 6, h = 7 }, -- eight
+        i = 9, j = 10, -- nine; ten
+                       -- goes on
+      }]])
+  end)
+
   it('comes before what is spelt otherwise', function()
     local order = {}
     local recipe = ul.recipe 'order' { ['b'] = 1, z = 2, ['a'] = 3, c = 4 }

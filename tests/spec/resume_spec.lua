@@ -310,6 +310,6 @@ describe('a run', function()
     end]]):format(command 'own':gsub('%$P', program.path):gsub("'", '"') .. ' 2>&1; echo =$?'))
     assert.equal(0, status)
     assert.matches("another run is at work in '[^\n]*/own' %(process %d+%); give this one a folder "
-                   .. 'of its own\n=1\n', output)
+                   .. 'of its own %(out=..%)\n=1\n', output)
   end)
 end)

@@ -227,4 +227,20 @@ function Batch:loss()
   return losses.total
 end
 
-return { assemble = assemble, from = from }
+--- How an earlier fingerprint of data differs from that of these, or nil.
+---@param differences string[][] a field, and a sentence about its two values
+---@param before table
+---@param now table
+---@return string?
+local function difference(differences, before, now)
+  for _, one in ipairs(differences) do
+    local field, sentence = unpack(one)
+    if before[field] ~= now[field] then
+      return sentence:format(tostring(before[field] or 'none'), tostring(now[field] or 'none'))
+    end
+  end
+end
+
+-- reports: what other batches do as these, with the losses that they were told
+return { assemble = assemble, from = from, difference = difference,
+         reports = { loss = Batch.loss, is_silent = Batch.is_silent } }

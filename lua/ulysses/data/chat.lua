@@ -1,11 +1,12 @@
 -- chat.lua - ul.data.chat: conversations and answers from JSON lines, with what is to be learned.
 local chat = require 'ulysses.chat'
 local corpus = require 'ulysses.data.corpus'
-local files = require 'ulysses.data.files'
-local json = require 'ulysses.json'
+local examples = require 'ulysses.data.examples'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
+
+local field = examples.field
 
 ---@class Chats
 ---@field name string what they were read from
@@ -23,12 +24,6 @@ end
 -- Who speaks, where names are those of ShareGPT.
 local speakers = { human = 'user', user = 'user', gpt = 'assistant', assistant = 'assistant',
                    system = 'system', tool = 'tool', observation = 'tool' }
-
--- What an example has under a name; a column that is null is not there.
-local function field(example, key)
-  local value = example[key]
-  if value ~= json.null then return value end
-end
 
 local function list_of(example, key)
   local list = field(example, key)
@@ -58,7 +53,6 @@ end
 
 -- Ids, and which of them are to be learned.
 local function encode(example, tokenizer, how)
-  if type(example) ~= 'table' or example == json.null then refuse 'is no JSON object' end
   local ids, mask, learned = {}, {}, 0
   local function add(list)
     for _, id in ipairs(list) do ids[#ids + 1], mask[#mask + 1] = id, learned end
@@ -99,36 +93,6 @@ end
 
 -- ---- all of them ----
 
--- Calls visit(example, where) for each; what is wrong is refused with its file and line.
-local function each(self, visit)
-  local function at(where, ...)
-    local ok, what = pcall(...)
-    if ok then return end
-    if type(what) == 'table' and what.refusal then refuse('%s: %s', where, tostring(what)) end
-    error(what, 0)
-  end
-  for i, example in ipairs(self.list or {}) do
-    at(('%s: example %d'):format(self.name, i), visit, example)
-  end
-  for _, path in ipairs(self.paths or {}) do
-    local bytes, n = files.read(path), 0
-    local text = bytes:tostring()
-    bytes:free()
-    local from = 1
-    while from <= #text do
-      local stop = text:find('\n', from, true) or #text + 1
-      local line = text:sub(from, stop - 1)
-      from, n = stop + 1, n + 1
-      at(('%s:%d'):format(path, n), function()
-        if not line:find '%S' then return end
-        local example, sentence = json.decode(line)
-        if example == nil then refuse('%s', sentence) end
-        visit(example)
-      end)
-    end
-  end
-end
-
 --- The tokens of all examples, with which of them are to be learned: what the assistant says in a
 --- conversation (`loss = 'last'`: what it says last), a completion, a text. An example without any
 --- of that is refused. `family` and `date` are
@@ -144,7 +108,7 @@ function Chats:tokenize(tokenizer, given)
   end
   local chosen = require('ulysses.tokenizer').resolve('tokenize', tokenizer)
   local growing = corpus.growing(chosen)
-  each(self, function(example) growing:add(encode_answer(example, chosen, how)) end)
+  examples.each(self, function(example) growing:add(encode_answer(example, chosen, how)) end)
   if growing.n == 0 then refuse("data.chat: '%s' has no examples", self.name) end
   return growing:corpus()
 end
@@ -164,12 +128,7 @@ end
 ---@param from string|table[]
 ---@return Chats
 local function read(from)
-  if type(from) == 'table' then
-    return setmetatable({ name = 'the examples', list = from }, Chats)
-  elseif type(from) ~= 'string' then
-    raise('data.chat: expected the name of a file or a list of examples, got a %s', type(from))
-  end
-  return setmetatable({ name = from, paths = files.find(from) }, Chats)
+  return setmetatable(examples.find('data.chat', from), Chats)
 end
 
 return { read = read }

@@ -153,23 +153,18 @@ function Rows:fingerprint()
 end
 
 local differences = {
-  { 'length', 'rows of %s tokens, not %s' }, { 'size', 'batches of %s rows, not %s' },
-  { 'seed', 'a shuffle with seed %s, not %s' }, { 'tokens', 'a text of %s tokens, not %s' },
-  { 'hash', 'another text of as many tokens' },
+  { 'length', 'rows of %s tokens, not %s (seq_len)' },
+  { 'size', 'batches of %s rows, not %s (batch)' },
+  { 'seed', 'a shuffle with seed %s, not %s (seed)' },
+  { 'tokens', 'a text of %s tokens, not %s (data, held_out, tokenizer)' },
+  { 'hash', 'another text of as many tokens (data)' },
 }
 
 --- How an earlier fingerprint differs from this one ("rows of 512 tokens, not 1024"), or nil.
 ---@param fingerprint table
 ---@return string|nil
 function Rows:difference(fingerprint)
-  local own = self:fingerprint()
-  for _, difference in ipairs(differences) do
-    local field, sentence = unpack(difference)
-    if fingerprint[field] ~= own[field] then
-      return sentence:format(tostring(fingerprint[field] or 'none'), tostring(own[field] or 'none'))
-    end
-  end
-  return nil
+  return batch.difference(differences, fingerprint, self:fingerprint())
 end
 
 return { new = new }

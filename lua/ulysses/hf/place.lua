@@ -145,7 +145,7 @@ local function check(folder, what, files)
   for _, name in ipairs(kind and must(core.folder_list(folder)) or {}) do
     if not is_own(name, what) then
       refuse("%s: has '%s' in it, which is no part of what is saved and would be lost; save "
-             .. 'elsewhere', folder, name)
+             .. 'elsewhere (save=..)', folder, name)
     elseif is_copied(name) and files and not has_tokenizer(files) then
       refuse("%s: has '%s' in it, which belongs to a tokenizer and would be lost, since none is "
              .. 'saved; save elsewhere', folder, name)

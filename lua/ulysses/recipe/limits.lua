@@ -49,8 +49,8 @@ local function check_own(name, path, given, limit)
     for _, word in ipairs(limit) do
       if word == given then return end
     end
-    refuse("%s: %s='%s'%s; it is one of '%s'", name, path, tostring(given),
-           suggest(tostring(given), limit), table.concat(limit, "', '"))
+    refuse("%s: %s='%s' is none of '%s'%s", name, path, tostring(given),
+           table.concat(limit, "', '"), suggest(tostring(given), limit))
   elseif limit.least and given < limit.least then
     refuse('%s: %s=%g is too small; it is %g at least', name, path, given, limit.least)
   elseif limit.above and given <= limit.above then

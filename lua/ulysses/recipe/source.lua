@@ -36,12 +36,28 @@ end
 local Walk = {}
 Walk.__index = Walk
 
+-- Of several fields that begin on a line each gets its part of a comment behind them, where that
+-- has as many, with ';' between them: the last part is left.
+function Walk:share_out(comment)
+  local fields, parts = {}, {}
+  for i, field in ipairs(self.of_line) do -- a table that begins here is none of them
+    local inner = self.of_line[i + 1]
+    if not inner or inner.path:sub(1, #field.path + 1) ~= field.path .. '.' then
+      fields[#fields + 1] = field
+    end
+  end
+  for part in (comment .. ';'):gmatch '%s*(.-)%s*;' do parts[#parts + 1] = part end
+  if #fields < 2 or #parts ~= #fields or fields[#fields].comment then return comment end
+  for i = 1, #fields - 1 do fields[i].comment = parts[i] end
+  return parts[#parts]
+end
+
 -- A comment behind a field on its line belongs to it, and so do lines that go on below the comment.
 function Walk:comment(comment, column)
   local before = self.last_comment
   local entry
   if self.last_field and self.last_field.line == self.line then
-    entry = self.last_field
+    entry, comment = self.last_field, self:share_out(comment)
   elseif before and before.line == self.line - 1 and before.column == column then
     entry = before.entry
   end
@@ -74,6 +90,8 @@ end
 function Walk:begin(name, at)
   self.field = { path = self.stack[#self.stack].prefix .. name, from = at, depth = #self.stack }
   self.last_field = self.field
+  if self.of_line.line ~= self.line then self.of_line = { line = self.line } end
+  self.of_line[#self.of_line + 1] = self.field
   self.entries[#self.entries + 1] = self.field
 end
 
@@ -143,8 +161,8 @@ local function parse(text, name, line)
   for _ = 2, line do from = (text:find('\n', from, true) or #text) + 1 end
   local quoted = name:gsub('%W', '%%%0')
   local _, at = text:find("recipe%s*%(?%s*['\"]" .. quoted .. "['\"]%s*%)?%s*{", from)
-  local walk = setmetatable({ text = text, entries = {}, stack = {}, line = 1, line_start = 1 },
-                            Walk)
+  local walk = setmetatable({ text = text, entries = {}, stack = {}, of_line = {}, line = 1,
+                              line_start = 1 }, Walk)
   if at then walk:run(at) end
   return { about = opening_comment(text), entries = walk.entries }
 end
