@@ -1,6 +1,8 @@
 /* json.c - JSON text to Lua values and strings to JSON, by jansson; lua/ulysses/json.lua has the
  * rest.
  */
+#include <string.h>
+
 #include <jansson.h>
 
 #include "host.h"
@@ -96,6 +98,11 @@ static int json_decode(lua_State *L)
                   host_describe(L, TEXT, text, sizeof text));
     }
     const char *text = lua_tolstring(L, TEXT, &length);
+    if (length >= 3 &&
+        !memcmp(text, "\xef\xbb\xbf", 3)) { /* the mark that some programs begin with */
+        text += 3;
+        length -= 3;
+    }
     json_t **document = new_document(L);
     /* Lua has doubles only; and published files have integers of 30 digits. */
     *document = json_loadb(text, length,

@@ -112,7 +112,7 @@ function json.encode(value, given)
 end
 
 --- Integers are exact up to 2^53, and the nearest double beyond. Strict: a key that occurs twice,
---- text behind the value and broken UTF-8 are refused.
+--- text behind the value and broken UTF-8 are refused. A byte-order mark before it is passed over.
 ---@param text string
 ---@return any value, string? sentence nil and what is wrong, with line and column
 function json.decode(text) return core.json_decode(text, json.null, Array) end

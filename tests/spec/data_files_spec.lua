@@ -43,6 +43,17 @@ describe('files of text', function()
     assert.same({ 104, 101, 108, 108, 111, 257 }, tokens(path .. '.gz'))
   end)
 
+  it('lose the byte-order mark that some programs begin with', function()
+    local mark = '\239\187\191'
+    local path = write('marked.txt', mark .. 'h\195\169' .. mark)
+    assert.same({ 'h\195\169' .. mark }, ul.data.read(path):documents())
+    shell('gzip -k ' .. path)
+    assert.same({ 104, 195, 169, 239, 187, 191, 257 }, tokens(path .. '.gz'))
+    assert.same({ 239, 187, 257 }, tokens(write('half.txt', mark:sub(1, 2))))
+    path = write('chats.jsonl', mark .. '{"text":"a"}\r\n' .. mark .. '{"text":"b"}\r\n')
+    assert.equal(2, #ul.data.chat(path):tokenize('bytes').starts)
+  end)
+
   it('of any size and any bytes arrive whole', function()
     local parts = {}
     for i = 1, 50000 do parts[i] = string.char(i % 256, i * 7 % 251, 10, 0) end

@@ -127,6 +127,18 @@ describe('the JSON of a folder', function()
     end
   end)
 
+  it('may begin with a byte-order mark, which is not saved', function()
+    local folder = models.make(parent, 'qwen3')
+    local text, generation = models.read(folder .. '/config.json'), '/generation_config.json'
+    models.write(folder .. '/config.json', '\239\187\191' .. text)
+    models.write(folder .. generation, '\239\187\191{"eos_token_id": 9}')
+    local model, _, config = ul.hf.load(folder)
+    assert.same({ 9, 2 }, config.generation.eos)
+    ul.hf.save(parent .. '/marked', model)
+    assert.equal('{', models.read(parent .. '/marked/config.json'):sub(1, 1))
+    assert(os.remove(folder .. generation))
+  end)
+
   it('takes the dtype of the weights where it names none', function()
     local folder = models.make(parent, 'qwen3', function(tensors)
       for name, tensor in pairs(tensors) do tensors[name] = tensor:to 'bf16' end

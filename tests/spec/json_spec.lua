@@ -32,6 +32,12 @@ describe('json', function()
     end
   end)
 
+  it('passes over a byte-order mark', function()
+    assert.same({ 1 }, json.decode '\239\187\191 [1]')
+    assert.matches('^line 1, column 0: ', refused '\239\187\191')
+    assert.is_string(refused '[1\239\187\191]')
+  end)
+
   it('reads every kind of value', function()
     local value = json.decode ' {"a": [1, -2.5e3, "\\u00e9\\ud83d\\ude00"], "n": null, "t": true} '
     assert.same({ 1, -2500, '\195\169\240\159\152\128' }, value.a)
@@ -92,7 +98,7 @@ describe('json', function()
     assert.matches('^line 1, column 3: end of file expected', refused '1 2')
     for _, text in ipairs {
       '', ' ', '{', '[1,]', '{"a":1,}', '01', '1.', '+1', '.5', 'NaN', 'Infinity', '1e999', 'nul',
-      "'a'", '"a', '"\n"', '"\\x"', '"\\ud800"', '"\255"', '"\192\128"', '\239\187\191{}', '{} {}',
+      "'a'", '"a', '"\n"', '"\\x"', '"\\ud800"', '"\255"', '"\192\128"', '{}\239\187\191', '{} {}',
       '{a:1}', '[1 2]', '{"a" 1}', '{"a\\u0000b":1}', '// c\n1', '[1', '\0',
     } do
       assert.matches('^line %d+, column %d+: ', refused(text))

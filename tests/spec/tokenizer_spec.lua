@@ -84,6 +84,15 @@ describe('tokenizer', function()
     end)
   end
 
+  it('passes over a byte-order mark at the beginning of a file', function()
+    local one, mark = golden[1], '\239\187\191'
+    for _, text in ipairs { made(one), small.tekken() } do
+      local plain = tokenizer.load(write('plain', text))
+      local marked = tokenizer.load(write('marked', mark .. text))
+      assert.same(plain:encode 'Some text', marked:encode 'Some text')
+    end
+  end)
+
   it('says where each token lies', function()
     local tok = load 'llama3'
     local text = 'the <s>\255 fox \228\189\160'

@@ -43,6 +43,10 @@ static int holds(const char *text, int64_t n, const char *word)
 static int read_any(ul__builder *b, const char *text, int64_t n)
 {
     int64_t at = 0;
+    if (n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) { /* a byte-order mark */
+        text += 3;
+        n -= 3;
+    }
     while (at < n && strchr(" \t\r\n", text[at])) at++;
     if (at == n) return ul__fail(UL_EIO, "%s: is empty", b->path);
     if (text[at] == '{') {

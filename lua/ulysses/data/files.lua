@@ -88,8 +88,8 @@ local function read_gzipped(path, bytes)
   end
 end
 
---- The bytes of a file, unpacked if its name ends in .gz. They are no Lua string, so that a big
---- text is there once; bytes:free() drops them.
+--- The bytes of a file, unpacked if its name ends in .gz, without a byte-order mark. They are no
+--- Lua string, so that a big text is there once; bytes:free() drops them.
 ---@param path string
 ---@return userdata a string.buffer
 local function read(path)
@@ -106,6 +106,8 @@ local function read(path)
     if #bytes < size then refuse("data.read: cannot read '%s' to its end", path) end
   end
   file:close()
+  local first = ffi.string(bytes:ref(), math.min(#bytes, 3))
+  if first == '\239\187\191' then bytes:skip(3) end
   return bytes
 end
 

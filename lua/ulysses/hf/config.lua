@@ -231,6 +231,7 @@ function config.read_file(path, optional)
   local text = file:read '*a'
   file:close()
   if not text then refuse('%s: cannot be read', path) end
+  text = text:gsub('^\239\187\191', '') -- a byte-order mark
   local values, sentence = json.decode(text)
   if type(values) ~= 'table' or values == json.null then
     refuse('%s: %s', path, sentence or 'is no JSON object')
