@@ -111,8 +111,8 @@ function recipe.train(cfg)
   local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay })
   local data = all:shuffle { seed = cfg.seed }:batch(size):shard(mesh)
   local run = ul.run { dir = cfg.out, config = cfg, fixed = { 'lora' }, model = model,
-                       optim = optim, data = data, keep = cfg.keep, log_every = cfg.log_every,
-                       tensorboard = cfg.tensorboard }
+                       optim = optim, data = data, base = model.source, keep = cfg.keep,
+                       log_every = cfg.log_every, tensorboard = cfg.tensorboard }
   local how = { beta = cfg.beta, smoothing = cfg.smoothing, pairs = size, mesh = mesh }
   for step, batch in run:steps(schedule.steps) do -- resumes by itself
     optim.lr = ul.optim.cosine(step, schedule)

@@ -106,8 +106,8 @@ function recipe.train(cfg)
   local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay })
   local data = rows:shuffle { seed = cfg.seed }:batch(batch):shard(model.mesh)
   local run = ul.run { dir = cfg.out, config = cfg, fixed = { 'lora' }, model = model,
-                       optim = optim, data = data, keep = cfg.keep, log_every = cfg.log_every,
-                       tensorboard = cfg.tensorboard }
+                       optim = optim, data = data, base = cfg.lora.rank > 0 and model.source or nil,
+                       keep = cfg.keep, log_every = cfg.log_every, tensorboard = cfg.tensorboard }
   local test = held_out and rows_of(cfg, held_out):batch(cfg.batch)
   local before = test and run:eval(test)
   for step, rows_of_step in run:steps(schedule.steps) do -- resumes by itself

@@ -75,17 +75,18 @@ end
 --- (nil: all).
 ---
 --- All ranks of `mesh`, or of a `group`, call it together, and the first one writes whole weights;
---- the optimizer's mesh need not be given.
+--- the optimizer's mesh need not be given. With `base`, the folder that ul.hf.load has made the
+--- model of, parameters that are frozen are left out: they must be what they are there.
 ---@param dir string
 ---@param step integer
 ---@param given { model: table, optim: table?, state: table?, config: table?, keep: integer?,
----  mesh: Mesh?, group: Group? }
+---  mesh: Mesh?, group: Group?, base: string? }
 ---@return string path
 function checkpoint.save(dir, step, given)
   dir = check_dir('checkpoint.save', dir)
   local read = options.read('checkpoint.save', given, {
     model = options.none, optim = options.none, state = options.none, config = options.none,
-    keep = options.none, mesh = options.none, group = options.none,
+    keep = options.none, mesh = options.none, group = options.none, base = options.none,
   })
   if not read.model then raise 'checkpoint.save: a model is needed' end
   if type(step) ~= 'number' or step < 0 or step ~= math.floor(step) then
@@ -157,17 +158,19 @@ end
 --- random numbers too continue where they were.
 ---
 --- All ranks of `mesh`, or of a `group`, call it together, and the first one alone reads. Any mesh
---- will do, whatever the one was that saved; the optimizer's need not be given.
+--- will do, whatever the one was that saved; the optimizer's need not be given. Where frozen
+--- weights were left out they stay as they are; `base` is the folder that they are from, where that
+--- is not known to the model, and other weights there are refused.
 ---@param dir string
 ---@param given { model: table?, optim: table?, random: boolean?,
----  warn: fun(sentence: string)?, mesh: Mesh?, group: Group? }?
+---  warn: fun(sentence: string)?, mesh: Mesh?, group: Group?, base: string? }?
 ---@return table? state what save was given, with `step`; nil where there is no checkpoint. NaN and
 ---infinities come back as NaN.
 function checkpoint.load(dir, given)
   dir = check_dir('checkpoint.load', dir)
   local read = options.read('checkpoint.load', given, {
     model = options.none, optim = options.none, random = false, warn = print_warning,
-    mesh = options.none, group = options.none,
+    mesh = options.none, group = options.none, base = options.none,
   })
   local group, content = group_of(read), nil
   local outline = agree.first(group, 'checkpoint.load', function()

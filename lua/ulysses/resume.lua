@@ -68,6 +68,7 @@ local function take_up(run)
   agree.first(run.group, 'ul.run', compare_fixed, run)
   local state = checkpoint.load(run.dir, {
     model = run.model, optim = run.optim, random = true, group = run.group,
+    base = run.base,
     warn = function(sentence) log.say('%s', sentence) end,
   })
   if not state then return end

@@ -45,15 +45,18 @@ end
 ---   fixed        names of settings (or of tables of them) that a run which goes on may not change
 ---   log_every    a line is printed for the first step, the last, and every so many (0: none); on a
 ---                terminal there is one line, drawn again and again
+---   base         the folder that the model is from: parameters that are frozen are what they are
+---                there, and checkpoints do without them
 ---   keep         how many checkpoints stay
 ---   tensorboard  whether to write event files for TensorBoard too
 ---@param given { model: table, optim: table?, data: table, dir: string?, config: table?,
----  fixed: string[]?, log_every: integer?, keep: integer?, tensorboard: boolean? }
+---  fixed: string[]?, base: string?, log_every: integer?, keep: integer?, tensorboard: boolean? }
 ---@return Run
 local function new(given)
   local fields = options.read('run', given, {
     model = options.none, optim = options.none, data = options.none, dir = options.none,
-    config = options.none, fixed = options.none, log_every = 10, keep = 2, tensorboard = false,
+    config = options.none, fixed = options.none, base = options.none, log_every = 10, keep = 2,
+    tensorboard = false,
   })
   if type(fields.model) ~= 'table' then raise 'run: a model is needed' end
   local parameter = first_parameter(fields.model)
@@ -206,7 +209,7 @@ function Run:save_now()
   core.signals.hold()
   local ok, path = pcall(checkpoint.save, self.dir, self.step, {
     model = self.model, optim = self.optim, config = self.config, keep = self.keep,
-    group = self.group,
+    group = self.group, base = self.base,
     state = { data = resume.fingerprint(self.data), tokens = self.tokens, seconds = self.seconds,
               bad = self.bad, last_good = self.last_good },
   })

@@ -270,6 +270,8 @@ describe('a recipe', function()
     for _, field in ipairs { 'loss', 'margin', 'accuracy', 'grad_norm', 'lr' } do
       assert.is_number(json.decode(last)[field], field)
     end
+    local kept = ul.safetensors.open(parent .. '/part/step-4/model.safetensors'):names()
+    assert.equal(2 * 7 * 2, #kept) -- A and B of each map of two layers, and no weights
     assert.matches('<svg', models.read(parent .. '/part/report.html'))
     for change, sentence in pairs {
       ['lora.alpha=3'] = "whole' was trained with lora.alpha=16, not 3; set that again, or give "

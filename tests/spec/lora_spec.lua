@@ -170,6 +170,44 @@ describe('lora', function()
                  .. 'no place in the model', refusal(ul.hf.load, folder, { adapter = out }))
   end)
 
+  it('is all that a checkpoint keeps beside the weights of a folder', function()
+    local folder, dir = models.make(parent, 'llama31'), parent .. '/run'
+    local function new(path)
+      local model = ul.lora.add((ul.hf.load(path or folder)), { rank = 2, targets = { 'wq' } })
+      return model, ul.optim.adamw(model, { lr = 1e-2 })
+    end
+    local function step(model, optim)
+      model(models.batch()):backward()
+      optim:step()
+    end
+    local model, optim = new()
+    step(model, optim)
+    ul.checkpoint.save(dir, 1, { model = model, optim = optim, base = folder })
+    local file = ul.safetensors.open(dir .. '/step-1/model.safetensors')
+    assert.same(trained_of(model), file:names())
+    local again, other = new()
+    ul.checkpoint.load(dir, { model = again, optim = other })
+    step(model, optim)
+    step(again, other)
+    assert.equal(0, gap(logits_of(model), logits_of(again)))
+    assert.equal("run/step-1: parameter 'embed.weight' [61, 32] of the model is not in the "
+                 .. 'checkpoint',
+                 refusal(ul.checkpoint.load, dir, { model = (ul.hf.load(folder)) }))
+    local strange = new()
+    strange.source = nil
+    assert.equal("run/step-1: holds what was trained beside the weights of 'llama31' alone; load "
+                 .. 'that model first (ul.hf.load)',
+                 refusal(ul.checkpoint.load, dir, { model = strange }))
+    local changed = models.make(parent .. '/other', 'llama31', function(tensors)
+      tensors['model.norm.weight']:mul_(2)
+    end)
+    assert.matches("^run/step%-1: was trained beside the weights of 'llama31' %(%d+ bytes%), and "
+                   .. "those of 'other/llama31' %(%d+ bytes%) are others; name the same model",
+                   refusal(ul.checkpoint.load, dir, { model = (new(changed)) }))
+    assert.matches('nowhere: ', refusal(ul.checkpoint.save, dir, 2, {
+      model = model, base = parent .. '/nowhere' }))
+  end)
+
   it('says which names there are', function()
     local model = ul.hf.load(models.make(parent, 'llama32'))
     assert.error_matches(function() ul.lora.add(model, { targets = { 'qproj' } }) end,

@@ -1,5 +1,6 @@
 -- restore.lua - copies one checkpoint, which is known to be whole, into a model and its optimizer.
 local agree = require 'ulysses.agree'
+local base = require 'ulysses.checkpoint.base'
 local core = require 'ulysses.core'
 local assemble = require 'ulysses.checkpoint.shards'
 local json = require 'ulysses.json'
@@ -115,27 +116,27 @@ end
 ---@param path string
 ---@param content table the manifest
 ---@param with_optim boolean
----@return { path: string, trainer: table, optimizer: string[]? }
+---@return { path: string, trainer: table, optimizer: string[]?, base: table? }
 function restore.outline(path, content, with_optim)
   local trainer, sentence = manifest.read_json(path, 'trainer_state.json')
   if not trainer then refuse('%s/%s', path, sentence) end
   if with_optim and not trainer.optimizer then
     refuse('%s: was saved without an optimizer', path)
   end
-  return { path = path, trainer = trainer,
+  return { path = path, trainer = trainer, base = content.base,
            optimizer = with_optim and json.array(sorted_keys(content.tensors.optimizer)) or nil }
 end
 
 --- All checks come before the first change. The first rank of a group reads; all of them call it.
 ---@param outline table of restore.outline
 ---@param content table|nil the manifest, which the first rank has
----@param given { model: table?, optim: table? }
+---@param given { model: table?, optim: table?, base: string? }
 ---@param group Group?
 ---@return table state
 function restore.fill(outline, content, given, group)
   local path, trainer, model, optim = outline.path, outline.trainer, nil, nil
   local listed = content and content.tensors or {}
-  if given.model then model = whole.of_model(given.model) end
+  if given.model then model = whole.of_model(given.model, outline.base ~= nil) end
   if given.optim then
     -- A parameter that was frozen when the optimizer was made has none yet.
     for _, name in ipairs(outline.optimizer) do
@@ -144,6 +145,9 @@ function restore.fill(outline, content, given, group)
     optim = whole.of_optimizer(given.optim)
   end
   agree.first(group, 'checkpoint.load', function()
+    if model and outline.base then
+      base.compare(path, outline.base, given.base or given.model.source)
+    end
     if model then compare(path, 'parameter', 'the model', model, listed.model) end
     if not optim then return end
     compare_kinds(path, optim, listed.optimizer)

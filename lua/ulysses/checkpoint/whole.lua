@@ -23,11 +23,14 @@ end
 
 --- The parameters of a model.
 ---@param model table
+---@param trained boolean? only those that are not frozen
 ---@return WholeItem[]
-function whole.of_model(model)
+function whole.of_model(model, trained)
   local list = {}
   for name, tensor, owner in model:named_parameters() do
-    list[#list + 1] = item(name, tensor, weight_parts.of(owner, name:match '[^.]*$'))
+    if not trained or tensor.requires_grad then
+      list[#list + 1] = item(name, tensor, weight_parts.of(owner, name:match '[^.]*$'))
+    end
   end
   return list
 end

@@ -1,5 +1,6 @@
 -- write.lua - writes the folder of one checkpoint.
 local agree = require 'ulysses.agree'
+local base = require 'ulysses.checkpoint.base'
 local core = require 'ulysses.core'
 local json = require 'ulysses.json'
 local manifest = require 'ulysses.checkpoint.manifest'
@@ -40,7 +41,7 @@ end
 
 -- The files to be made: a name, and a text or a list of items.
 local function contents(step, given)
-  local files = files_for('model', whole.of_model(given.model))
+  local files = files_for('model', whole.of_model(given.model, given.base ~= nil))
   local optimizer
   if given.optim then
     for _, file in ipairs(files_for('optimizer', whole.of_optimizer(given.optim))) do
@@ -86,7 +87,8 @@ local function check_room(dir, files)
   return true
 end
 
-local function begin(dir, path, files)
+local function begin(dir, path, files, content, folder)
+  if folder then content.base = base.of(folder) end
   local ok, sentence = check_room(dir, files)
   if ok then ok, sentence = core.folder_make(path) end
   return ok, sentence
@@ -127,7 +129,7 @@ end
 ---@param dir string
 ---@param name string
 ---@param step integer
----@param given { model: table, optim: table?, state: table?, config: table? }
+---@param given { model: table, optim: table?, state: table?, config: table?, base: string? }
 ---@param group Group?
 return function(dir, name, step, given, group)
   local files, path = contents(step, given), dir .. '/' .. name .. '.tmp'
@@ -144,7 +146,7 @@ return function(dir, name, step, given, group)
       raise 'checkpoint.save: ranks hold parts of these weights; give it their mesh: mesh = mesh'
     end
   end
-  first(begin, dir, path, files)
+  first(begin, dir, path, files, content, given.base)
   for _, file in ipairs(files) do
     core.scope(function() first(write_file, path, file, gathered(file.items), content) end)
   end
