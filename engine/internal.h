@@ -214,6 +214,9 @@ int ul__add_into(const ul_tensor *y, const ul_tensor *x);
 int ul__storage_new(ul_storage **out, ul_device device, int64_t bytes);
 void ul__storage_free(ul_storage *s);
 void ul__storage_stats(ul_memory_stats *stats, ul_device device);
+/* What has been asked of `stream` until now uses t's memory: see device_arena.h for when to say so.
+ * Nothing to do for the stream that computes, and for tensors that are not on cuda. */
+int ul__touch(const ul_tensor *t, ul_stream *stream);
 void ul__variable_free(ul_variable *v); /* drops one count; NULL is fine */
 /* malloc for the engine's own records, except that ul_debug_fail_allocation() can make it fail.
  * NULL then. */

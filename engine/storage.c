@@ -3,12 +3,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "device_arena.h"
 #include "internal.h"
 
 static struct {
-    int64_t live, peak, limit; /* limit: of meta only; the arena keeps its own */
+    int64_t live, peak, limit; /* limit: the arenas keep their own too */
     ul_storage *first;
 } devices[UL_DEVICES];
+
+static ul_device_arena arena; /* of cuda */
 
 static int64_t fail_in, allocations, since_pressure;
 static void (*pressure)(void *context, int urgent);
@@ -46,12 +49,13 @@ void ul_memory_set_limit(ul_device device, int64_t bytes)
 {
     devices[device].limit = bytes;
     if (device == UL_CPU) ul__arena_set_limit(bytes);
+    if (device == UL_CUDA) arena.limit = bytes;
 }
 
 void ul_memory_trim(ul_device device)
 {
     if (device == UL_CPU) ul__arena_trim();
-    if (device == UL_CUDA && ul__cuda()) ul__cuda()->trim();
+    if (device == UL_CUDA && arena.backend) ul__device_trim(&arena);
 }
 
 void ul_memory_reset_peak(ul_device device) { devices[device].peak = devices[device].live; }
@@ -61,6 +65,11 @@ void ul__storage_stats(ul_memory_stats *stats, ul_device device)
     *stats = (ul_memory_stats){
         .live = devices[device].live, .peak = devices[device].peak, .scratch = ul_cpu_scratch()};
     if (device == UL_CPU) ul__arena_stats(&stats->cached, &stats->system_allocations);
+    if (device == UL_CUDA) {
+        stats->cached = arena.reserved - arena.in_use;
+        stats->system_allocations = arena.system_allocations;
+    }
+    stats->reserved = stats->cached + (device == UL_CUDA ? arena.in_use : stats->live);
 }
 
 static int64_t counted(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -95,14 +104,26 @@ static void describe_largest(ul_device device, char *text, int size)
                        top[i]->origin);
 }
 
+/* What there is on cuda beside tensors: others may use the same GPU, and what is free in segments
+ * may be in pieces. */
+static void describe_rest(char *text, int size, int64_t *limit)
+{
+    int64_t unused = 0, total = 0, pieces = arena.reserved - arena.in_use;
+    int at = 0;
+    if (ul__cuda()->memory(&unused, &total) == 0 && !*limit) *limit = total;
+    if (pieces > 0)
+        at = snprintf(text, (size_t)size, ", %.1f MiB free in pieces, the largest of %.1f MiB,",
+                      (double)pieces / 1048576, (double)ul__device_largest(&arena) / 1048576);
+    snprintf(text + at, (size_t)(size - at), " and %.1f MiB free", (double)unused / 1048576);
+}
+
 static int out_of_memory(ul_device device, int64_t bytes)
 {
     char largest[512] = "none";
     describe_largest(device, largest, sizeof largest);
-    int64_t limit = device == UL_CPU ? ul__arena_limit() : devices[device].limit, unused;
-    char rest[64] = ""; /* others may use the same GPU */
-    if (device == UL_CUDA && !limit && ul__cuda()->memory(&unused, &limit) == 0)
-        snprintf(rest, sizeof rest, " and %.1f MiB free", (double)unused / 1048576);
+    int64_t limit = device == UL_CPU ? ul__arena_limit() : devices[device].limit;
+    char rest[160] = "";
+    if (device == UL_CUDA) describe_rest(rest, sizeof rest, &limit);
     return ul__fail(
         UL_ENOMEM,
         "out of memory on %s: %.1f MiB wanted, %.1f MiB in use%s of %.1f MiB; the largest "
@@ -121,7 +142,8 @@ static int obtain(void **data, ul_device device, int64_t bytes)
     if (device == UL_CUDA) {
         int64_t limit = devices[device].limit;
         if (limit && devices[device].live + bytes > limit) return UL_ENOMEM;
-        *data = ul__cuda()->alloc(bytes > 0 ? bytes : 1);
+        arena.backend = ul__cuda();
+        *data = ul__device_alloc(&arena, bytes > 0 ? bytes : 1);
     } else {
         *data = ul__arena_alloc(bytes > 0 ? bytes : 1);
     }
@@ -132,9 +154,15 @@ static void give_back(void *data, ul_device device)
 {
     if (!data) return;
     if (device == UL_CUDA)
-        ul__cuda()->release(data);
+        ul__device_free(&arena, data);
     else
         ul__arena_free(data);
+}
+
+int ul__touch(const ul_tensor *t, ul_stream *stream)
+{
+    const ul_storage *s = t->storage;
+    return s->device == UL_CUDA ? ul__device_touch(&arena, s->data, stream) : UL_OK;
 }
 
 int ul__storage_new(ul_storage **out, ul_device device, int64_t bytes)

@@ -73,7 +73,8 @@ int ul_cuda_wait(void);
 typedef struct ul_memory_stats {
     int64_t live;               /* bytes in use by tensors, as handed out (multiples of 64) */
     int64_t peak;               /* the most that live has been since ul_memory_reset_peak() */
-    int64_t cached;             /* bytes held from the system, by pages of 2 MiB, and not in use */
+    int64_t reserved;           /* bytes held from the system (or the driver): in use or cached */
+    int64_t cached;             /* bytes held, by pages of 2 MiB or segments, and not in use */
     int64_t system_allocations; /* how often the system was asked for memory */
     int64_t live_tensors;       /* handles, whatever they share */
     int64_t scratch;            /* bytes that kernels keep beside tensors: by threads, at most */
@@ -81,7 +82,7 @@ typedef struct ul_memory_stats {
 
 void ul_memory(ul_memory_stats *stats, ul_device device);
 void ul_memory_reset_peak(ul_device device);
-/* Gives what is cached back to the system, by pages of 2 MiB that no tensor lies on. */
+/* Gives back pages of 2 MiB, or segments of cuda's memory, that no tensor lies on. */
 void ul_memory_trim(ul_device device);
 /* At most so many live + cached bytes on `device`; 0: as many as the machine has. */
 void ul_memory_set_limit(ul_device device, int64_t bytes);

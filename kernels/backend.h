@@ -13,7 +13,11 @@ extern "C" {
 #endif
 
 /* Another number for each change of this file, of kernels.h or of kernels.def. */
-enum { UL_BACKEND_ABI = 4, UL_BACKEND_TYPES = 6, UL_BACKEND_IDENTITY = 16 };
+enum { UL_BACKEND_ABI = 5, UL_BACKEND_TYPES = 6, UL_BACKEND_IDENTITY = 16 };
+
+/* A segment, of which nothing is in use yet; a block that is in use from now on; one that is no
+ * more. In the order of the stream that computes. */
+typedef enum { UL_MEMORY_NEW, UL_MEMORY_USED, UL_MEMORY_UNUSED } ul_memory_mark;
 
 /* Functions return 0, or what `fail` returned: it keeps the sentence. All work goes to one stream,
  * in order; but for what ranks exchange, which has a stream of its own, and events between the two.
@@ -24,9 +28,12 @@ typedef struct ul_backend {
     int (*open)(int ordinal, int (*fail)(const char *sentence));
     const char *(*device_name)(void); /* "NVIDIA H200" */
     int (*memory)(int64_t *free, int64_t *total);
-    void *(*alloc)(int64_t bytes); /* aligned to 256; NULL where there is none left */
-    void (*release)(void *data);
-    void (*trim)(void); /* gives back to the system what is not in use */
+    /* Segments, which the engine cuts into blocks: aligned to 256; NULL where there is none left.
+     */
+    void *(*alloc)(int64_t bytes);
+    void (*release)(void *data); /* nothing uses it any more */
+    /* Told what becomes of memory, for whoever looks for misuse; NULL where nobody does. */
+    void (*mark)(void *data, int64_t bytes, ul_memory_mark how);
     int (*write)(void *data, const void *host, int64_t bytes);
     int (*read)(void *host, const void *data, int64_t bytes); /* waits for all work before it */
     int (*wait)(void);

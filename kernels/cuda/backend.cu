@@ -33,33 +33,22 @@ int ul_cuda_fail(const char *sentence) { return fail(sentence); }
 
 /* ---- memory ---- */
 
-/* The pool keeps what is freed for the next one that asks; all of it is used in the order of the
- * one stream.
- */
+/* The emulator has its own, and looks for misuse. */
+#ifndef UL_MARK
+#define UL_MARK      NULL
+#define UL_TAKE      cudaMalloc
+#define UL_GIVE_BACK cudaFree
+#endif
+
 static void *alloc(int64_t bytes)
 {
     void *data = NULL;
-    if (cudaMallocAsync(&data, (size_t)bytes, stream.stream) == cudaSuccess) return data;
+    if (UL_TAKE(&data, (size_t)bytes) == cudaSuccess) return data;
     cudaGetLastError(); /* it is said by the engine, not by the next kernel */
     return NULL;
 }
 
-static void release(void *data) { cudaFreeAsync(data, stream.stream); }
-
-static cudaMemPool_t pool(void)
-{
-    int device = 0;
-    cudaMemPool_t found = NULL;
-    cudaGetDevice(&device);
-    cudaDeviceGetDefaultMemPool(&found, device);
-    return found;
-}
-
-static void trim(void)
-{
-    cudaStreamSynchronize(stream.stream);
-    cudaMemPoolTrimTo(pool(), 0);
-}
+static void release(void *data) { UL_GIVE_BACK(data); }
 
 static int memory(int64_t *unused, int64_t *total)
 {
@@ -138,14 +127,6 @@ static int count(void)
     return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
 }
 
-/* Keeps freed memory until trim() rather than giving it back at each wait. */
-static int keep_memory(void)
-{
-    uint64_t all = UINT64_MAX;
-    return check("memory pool",
-                 cudaMemPoolSetAttribute(pool(), cudaMemPoolAttrReleaseThreshold, &all));
-}
-
 /* What ranks exchange goes first: others wait for it. */
 static int make_streams(void)
 {
@@ -210,7 +191,6 @@ static int open_device(int ordinal, int (*on_failure)(const char *sentence))
     stream.device_bytes = exchange.device_bytes = (int64_t)properties.totalGlobalMem;
     stream.scratch_bytes = SCRATCH;
     bad = make_streams();
-    if (!bad) bad = keep_memory();
     if (!bad) bad = check("scratch", cudaMalloc(&stream.scratch, SCRATCH));
     if (!bad && UL_OPENS_CUBLASLT) bad = ul_blaslt_open(&stream, fail);
     return bad;
@@ -229,7 +209,7 @@ __attribute__((visibility("default"))) const ul_backend *ul_backend_get(int abi,
         memory,
         alloc,
         release,
-        trim,
+        UL_MARK,
         write_values,
         read_values,
         wait_for_all,

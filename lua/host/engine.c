@@ -64,12 +64,14 @@ static void push_stats(lua_State *L, ul_device device)
         int64_t value;
     } fields[] = {{"live", stats.live},
                   {"peak", stats.peak},
+                  {"reserved", stats.reserved},
                   {"cached", stats.cached},
                   {"system_allocations", stats.system_allocations},
                   {"live_tensors", stats.live_tensors},
                   {"scratch", stats.scratch}};
-    lua_createtable(L, 0, 6);
-    for (int i = 0; i < 6; i++) {
+    enum { N = sizeof fields / sizeof *fields };
+    lua_createtable(L, 0, N);
+    for (int i = 0; i < N; i++) {
         lua_pushnumber(L, (lua_Number)fields[i].value);
         lua_setfield(L, -2, fields[i].name);
     }

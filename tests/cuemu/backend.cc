@@ -1,12 +1,29 @@
 /* backend.cc - backend.cu on a device with as little memory as the environment says:
  * CUEMU_MEMORY, in bytes.
+ *
+ * Memory is NaN where it is not in use, and where it has just been given out. With
+ * -fsanitize=address it may not be touched where it is not in use.
  */
+#include <sys/mman.h>
 #include <unordered_map>
 
+#include "../backend.h"
 #include "cuemu.h"
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#define POISON(p, n)   ASAN_POISON_MEMORY_REGION(p, n)
+#define UNPOISON(p, n) ASAN_UNPOISON_MEMORY_REGION(p, n)
+#else
+#define POISON(p, n)   (void)(p), (void)(n)
+#define UNPOISON(p, n) (void)(p), (void)(n)
+#endif
 
 namespace
 {
+/* What is larger than any test's ordinary tensor is not filled: only what is touched costs. */
+const size_t LARGE = (size_t)1 << 30;
+
 size_t in_use;
 auto &sizes = *new std::unordered_map<void *, size_t>; // there until the process ends
 
@@ -23,23 +40,42 @@ cudaError_t memory_info(size_t *unused, size_t *total)
     return cudaSuccess;
 }
 
-cudaError_t allocate_async(void **data, size_t bytes, cudaStream_t s)
+/* Pages of a segment cost something only once they are touched. */
+cudaError_t take(void **data, size_t bytes)
 {
     if (in_use + bytes > device_memory()) return cudaErrorMemoryAllocation;
-    cudaError_t rc = cudaMallocAsync(data, bytes, s);
-    if (rc == cudaSuccess) in_use += sizes[*data] = bytes;
-    return rc;
+    *data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (*data == MAP_FAILED) return cudaErrorMemoryAllocation;
+    cuemu_allocations++;
+    in_use += sizes[*data] = bytes;
+    return cudaSuccess;
 }
 
-cudaError_t free_async(void *data, cudaStream_t s)
+cudaError_t give_back(void *data)
 {
+    UNPOISON(data, sizes[data]);
+    munmap(data, sizes[data]);
     in_use -= sizes[data];
     sizes.erase(data);
-    return cudaFreeAsync(data, s);
+    return cudaSuccess;
+}
+
+void mark(void *data, int64_t n, ul_memory_mark how)
+{
+    size_t bytes = (size_t)n;
+    if (how != UL_MEMORY_NEW) UNPOISON(data, bytes);
+    if (how != UL_MEMORY_NEW && bytes < LARGE) memset(data, 0xff, bytes);
+    if (how == UL_MEMORY_UNUSED && bytes >= LARGE) {
+        uintptr_t from = ((uintptr_t)data + 4095) / 4096 * 4096, end = (uintptr_t)data + bytes;
+        madvise((void *)from, (end - from) / 4096 * 4096, MADV_DONTNEED);
+    }
+    if (how != UL_MEMORY_USED) POISON(data, bytes);
 }
 } // namespace
 
-#define cudaMemGetInfo  memory_info
-#define cudaMallocAsync allocate_async
-#define cudaFreeAsync   free_async
+#define cudaMemGetInfo memory_info
+#define UL_MARK        mark
+#define UL_TAKE        take
+#define UL_GIVE_BACK   give_back
 #include "backend.cu"

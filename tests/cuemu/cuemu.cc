@@ -446,45 +446,16 @@ RUNTIME unsigned active_lanes()
 
 RUNTIME void *dynamic_shared() { return shared_memory; }
 
-/* What is larger than any test's ordinary tensor costs only the pages that are touched. It is not
- * filled with NaN, then.
- */
-static const size_t LARGE = (size_t)1 << 30;
-static struct {
-    void *data;
-    size_t bytes;
-} larges[16];
-
-static void *allocate_large(size_t bytes)
-{
-    for (auto &large : larges) {
-        if (large.data) continue;
-        void *data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (data == MAP_FAILED) return nullptr;
-        large = {data, bytes};
-        return data;
-    }
-    return nullptr;
-}
-
 void *allocate(size_t bytes)
 {
     void *data = nullptr;
-    if (bytes >= LARGE) return allocate_large(bytes);
     if (posix_memalign(&data, 256, bytes ? bytes : 1)) return nullptr;
+    cuemu_allocations++;
     memset(data, 0xff, bytes);
     return data;
 }
 
-void release(void *data)
-{
-    for (auto &large : larges) {
-        if (!data || large.data != data) continue;
-        munmap(data, large.bytes);
-        large.data = nullptr;
-        return;
-    }
-    free(data);
-}
+void release(void *data) { free(data); }
 } // namespace cuemu
+
+int64_t cuemu_allocations;

@@ -42,6 +42,9 @@ struct __align__(16) uint4 { unsigned x, y, z, w; };
 
 /* ---- cuemu.cc ---- */
 
+/* How often memory was asked for; tests read it. */
+extern "C" __attribute__((visibility("default"))) int64_t cuemu_allocations;
+
 namespace cuemu
 {
 extern uint3 thread, block; /* of the fiber that runs */
@@ -167,9 +170,7 @@ typedef enum {
     cudaMemcpyDeviceToHost,
     cudaMemcpyDeviceToDevice
 } cudaMemcpyKind;
-typedef enum { cudaMemPoolAttrReleaseThreshold = 4 } cudaMemPoolAttr;
 typedef struct cuemu_stream *cudaStream_t;
-typedef struct cuemu_pool *cudaMemPool_t;
 typedef enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 } cudaFuncAttribute;
 typedef struct cuemu_event *cudaEvent_t;
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
@@ -237,15 +238,6 @@ static inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigne
     return cudaSuccess;
 }
 static inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-static inline cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int)
-{
-    return *pool = nullptr, cudaSuccess;
-}
-static inline cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void *)
-{
-    return cudaSuccess;
-}
-static inline cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
 template <class K> cudaError_t cudaFuncSetAttribute(K, cudaFuncAttribute, int)
 {
     return cudaSuccess;
@@ -254,10 +246,6 @@ static inline cudaError_t cudaMalloc(void **data, size_t bytes)
 {
     *data = cuemu::allocate(bytes);
     return *data ? cudaSuccess : cudaErrorMemoryAllocation;
-}
-static inline cudaError_t cudaMallocAsync(void **data, size_t bytes, cudaStream_t)
-{
-    return cudaMalloc(data, bytes);
 }
 static inline cudaError_t cudaFreeAsync(void *data, cudaStream_t)
 {

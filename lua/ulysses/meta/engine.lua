@@ -128,7 +128,8 @@ function ul.memory(device) end
 ---@class Memory
 ---@field live integer bytes in use by tensors
 ---@field peak integer the most that live has been since reset_peak_memory()
----@field cached integer bytes held from the system and not in use
+---@field reserved integer bytes held from the system, or on cuda from the driver: used or not
+---@field cached integer bytes held and not in use
 ---@field system_allocations integer how often the system was asked
 ---@field live_tensors integer how many there are
 ---@field scratch integer bytes that kernels keep beside tensors, at most
@@ -141,7 +142,8 @@ function ul.reset_peak_memory() end
 ---@param bytes integer 0: as many as the machine has
 function ul.set_memory_limit(device, bytes) end
 
---- Gives cached memory back to the system, by pages of 2 MiB that no tensor lies on.
+--- Gives cached memory back to the system, by pages of 2 MiB, or on cuda by segments (at most 1 GiB
+--- but for larger tensors), that no tensor lies on.
 function ul.trim_memory() end
 
 --- What the meta device has counted.
