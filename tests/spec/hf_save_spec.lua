@@ -163,6 +163,10 @@ describe('hf.save', function()
       assert.equal('years of work', models.read(('%s/%s/thesis.txt'):format(parent, beside)))
       assert(core.path_remove(parent .. '/' .. beside))
     end
+    for _, name in ipairs { '.', '..', parent .. '/out/..', './' } do
+      assert.matches("when it is whole; name it, and not '%.%.?'$", refusal(name, model))
+    end
+    assert.matches('no zero byte', refusal(parent .. '/zero\0byte', model))
     assert.matches('saved as f32 or bf16, not f64',
                    refusal(parent .. '/more', model, nil, { dtype = 'f64' }))
     assert.same({ 'out', 'qwen3' }, names_in(parent))

@@ -118,12 +118,19 @@ end
 local function read_name(caller, folder)
   if type(folder) ~= 'string' or folder == '' then
     raise('%s: expected the name of a folder, got a %s', caller, type(folder))
+  elseif folder:find '%z' then
+    raise('%s: the name of a folder has no zero byte', caller)
   end
   if folder:sub(1, 2) == '~/' then folder = (os.getenv 'HOME' or '~') .. folder:sub(2) end
   local path = folder
   for _ = 1, 40 do
     path = path:gsub('(.)/+$', '%1')
     local target = core.system.link_of(path)
+    local name = path:match '[^/]*$'
+    if name == '.' or name == '..' then
+      refuse("%s: a folder that is saved gets its name when it is whole; name it, and not '%s'",
+             folder, name)
+    end
     if not target then return path end
     path = target:sub(1, 1) == '/' and target or (path:match '^.*/' or '') .. target
   end
