@@ -111,7 +111,7 @@ local function name_reachable(index, value, name, seen)
     end
   end
   if type(value) ~= 'table' or seen[value] or rawget(value, 'class_name') then return end
-  seen[value] = true
+  seen[value], index.tables[value] = true, name
   for key, inner in next, value do
     if type(key) == 'string' then name_reachable(index, inner, name .. '.' .. key, seen) end
   end
@@ -123,7 +123,7 @@ local function index_of()
   if made then return made end
   local ul = require 'ulysses'
   local index = { names = {}, list = {}, places = {}, classes = {}, all = {}, values = {},
-                  constructors = {} }
+                  constructors = {}, tables = {} }
   for _, part in ipairs(getmetatable(ul).__names()) do
     local _ = ul[part]
   end
@@ -300,7 +300,9 @@ local function class_text(index, entry)
   if entry.fields then
     parts[#parts + 1] = table.concat(rows(index, entry.fields, '  ', {}), '\n')
   end
+  -- The class of a table of functions is called as that is: ul.lora.
   local methods = listing(index, '^' .. entry.class .. ':')
+  if #methods == 0 then methods = listing(index, '^ul%.' .. entry.class .. '%.') end
   if #methods > 0 then parts[#parts + 1] = table.concat(methods, '\n') end
   return table.concat(parts, '\n\n')
 end
@@ -345,11 +347,18 @@ function help.text(name)
       local made_by = entry.class and index.constructors[entry.class]
       if not made_by or entry.fields then texts[#texts + 1] = entry_text(index, entry) end
     end
+    local inner = not index.classes[name] and name:find '^[%a_]+$'
+      and listing(index, '^ul%.' .. name .. '%.') or {} -- of ul.data too, not of x:data alone
+    if #inner > 0 then texts[#texts + 1] = table.concat(inner, '\n') end
     return table.concat(texts, '\n\n')
   end
   local prefix = name:gsub('%p', '%%%0')
   for _, pattern in ipairs { '^' .. prefix .. '%.', '^ul%.' .. prefix .. '%.' } do
     local lines = listing(index, pattern)
+    if #lines > 0 then return table.concat(lines, '\n') end
+  end
+  if name:find '^[%a_][%w_]*$' then -- perhaps what a name begins with
+    local lines = listing(index, '%f[%w_]' .. name .. '[%w_]*$')
     if #lines > 0 then return table.concat(lines, '\n') end
   end
   local names = {}
@@ -397,7 +406,15 @@ function help.value(value)
   local class = type(value) == 'table' and debug.getmetatable(value) and value.class_name
   local constructor = index.constructors[class]
   if constructor then return entry_text(index, constructor) end
-  if type(class) == 'string' then return table.concat(listing(index, '^Module:'), '\n') end
+  if type(class) == 'string' then
+    local lines = listing(index, '^Module:')
+    if index.classes[class] then table.insert(lines, 1, class_text(index, index.classes[class])) end
+    return table.concat(lines, '\n')
+  end
+  local name = index.tables[value]
+  if name and name ~= 'ul' then
+    return table.concat(listing(index, '^' .. name:gsub('%p', '%%%0') .. '%.'), '\n')
+  end
   return nil, ('help: nothing is known of this %s'):format(type(value))
 end
 

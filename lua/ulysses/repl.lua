@@ -140,7 +140,12 @@ end
 
 local function explain(name)
   if name == '' then return say(help) end
-  local text, sentence = require('ulysses.help').text(name)
+  local about = require 'ulysses.help'
+  local value = name:find '^[%a_][%w_]*$' and (variables and variables:get(name)
+                                               or rawget(_G, name))
+  local text, sentence
+  if value ~= nil and value ~= false then text = about.value(value) end -- a variable: ?model
+  if not text then text, sentence = about.text(name) end
   say(text or sentence or ("nothing is known of '%s'"):format(name))
 end
 

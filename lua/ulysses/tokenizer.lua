@@ -100,17 +100,17 @@ end
 
 --- Text that comes id by id.
 ---@class TokenDecoder
-local Decoder = {}
-Decoder.__index = Decoder
+local TokenDecoder = {}
+TokenDecoder.__index = TokenDecoder
 
 --- The characters that are whole with this id; '' where none is.
 ---@param id integer
 ---@return string
-function Decoder:push(id) return self.handle:push(id) end
+function TokenDecoder:push(id) return self.handle:push(id) end
 
 --- What is left of a character that did not become whole; the decoder begins anew.
 ---@return string
-function Decoder:finish() return self.handle:finish() end
+function TokenDecoder:finish() return self.handle:finish() end
 
 --- A decoder for ids that come one after the other, as a model writes them:
 ---
@@ -120,7 +120,8 @@ function Decoder:finish() return self.handle:finish() end
 ---@param given { specials: boolean? }?
 ---@return TokenDecoder
 function Tokenizer:decoder(given)
-  return setmetatable({ handle = self.handle:decoder(decode_flags('decoder', given)) }, Decoder)
+  return setmetatable({ handle = self.handle:decoder(decode_flags('decoder', given)) },
+                      TokenDecoder)
 end
 
 -- ---- tokens ----

@@ -2,6 +2,7 @@
 local ul = require 'ulysses'
 local core = require 'ulysses.core'
 local help = require 'ulysses.help'
+local models = require 'tests.hf_models'
 
 describe('help', function()
   local index = help.index()
@@ -68,6 +69,31 @@ describe('help', function()
     assert.matches('ul.nn.Linear%(', (help.value(ul.nn.Linear(2, 2))))
     assert.matches('ul.nn.Linear%(', (help.value(ul.nn.Linear)))
     assert.matches('Optimizer:step', (help.value(ul.optim.sgd(ul.nn.Linear(2, 2)))))
+  end)
+
+  it('knows tables of functions, loaded models, and how names begin', function()
+    for _, text in ipairs { help.text 'lora', help.text 'ul.lora', (help.value(ul.lora)) } do
+      assert.matches('ul.lora.add +Freezes a model', text)
+      assert.matches('ul.lora.merge ', text)
+    end
+    for name, line in pairs { preference = 'ul.preference.dpo ', chat = 'ul.chat.encode ',
+                              data = 'ul.data.pairs ', hf = 'ul.hf.load ', json = 'ul.json.decode ',
+                              checkpoint = 'ul.checkpoint.save ', tokenizer = 'ul.tokenizer.train ',
+                              safetensors = 'ul.safetensors.open ' } do
+      assert.matches(line, (help.text(name)))
+    end
+    assert.matches('x:data%(%)', (help.text 'data'))
+    local parent = models.new_folder()
+    local model = ul.hf.load(models.make(parent, 'llama32'))
+    models.remove(parent)
+    local about = help.value(model)
+    assert.matches('^Decoder\n.*\n  Decoder:generate +Text .*\n  Module:parameters ', about)
+    assert.not_matches('Decoder:push', about) -- of another class
+    local text = help.text 'g'
+    for _, name in ipairs { 'ul.generate ', 'F.gelu ', 'ul.gradcheck ' } do
+      assert.matches(name, text)
+    end
+    assert.not_matches('ul.arange', text)
   end)
 
   it('says so where nothing is known', function()

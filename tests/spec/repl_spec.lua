@@ -133,6 +133,10 @@ describe('the prompt', function()
   it('explains', function()
     open()
     assert.matches('matmul%(', answer '?matmul')
+    assert.matches('ul.lora.add ', answer '?lora')
+    assert.matches('ul.generate ', answer '?g')
+    answer 'my_model = ul.nn.Linear(2, 2)'
+    assert.matches('ul.nn.Linear%(', answer '?my_model')
     assert.matches(':continue', answer ':help')
     assert.matches("did you mean 'locals'", answer ':local')
     terminal:enter ':quit'
