@@ -1,6 +1,7 @@
 -- train_tokenizer.lua - ul.tokenizer.train: a vocabulary of one's own, as Transformers reads it.
 local core = require 'ulysses.core'
 local files = require 'ulysses.data.files'
+local folder = require 'ulysses.folder'
 local json = require 'ulysses.json'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
@@ -140,10 +141,7 @@ local function add_all(trainer, from)
 end
 
 local function write(path, value)
-  local file, why = io.open(path, 'wb')
-  if not file then refuse('tokenizer.train: %s', why) end
-  local ok, wrong = file:write(json.encode(value, { indent = 1 }), '\n')
-  if not ok or not file:close() then refuse('tokenizer.train: %s: %s', path, wrong or 'no room') end
+  folder.write(path, json.encode(value, { indent = 1 }) .. '\n')
 end
 
 ---@param from string|string[]

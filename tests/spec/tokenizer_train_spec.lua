@@ -135,4 +135,25 @@ describe('tokenizer.train', function()
     refused("no option 'vocabulary'; did you mean 'vocab'?", { 'a' }, { vocabulary = 3 })
     refused('no file', folder .. '/none.txt', { out = folder })
   end)
+
+  it('leaves the files that were there where the disk fails', function()
+    local function train(text)
+      ul.tokenizer.train({ text }, { vocab = 300, out = folder .. '/kept' })
+    end
+    train 'the old text, the old words'
+    local old, first = read 'kept/tokenizer.json', ul.debug.writes()
+    train 'the old text, the old words'
+    local steps = ul.debug.writes() - first
+    assert.is_true(steps >= 6)
+    for n = 1, steps do
+      ul.debug.fail_write(n, 'ENOSPC')
+      local ok, sentence = pcall(train, 'words that are new and new again')
+      ul.debug.fail_write(0)
+      assert.is_false(ok)
+      assert.matches(': No space left on device$', tostring(sentence))
+      assert.is_nil(core.system.kind_of(folder .. '/kept/tokenizer.json.new'))
+      local text = read 'kept/tokenizer.json'
+      assert.is_true(text == old or n > 4 and #text > 100 and text:sub(-2) == '}\n')
+    end
+  end)
 end)
