@@ -1,30 +1,21 @@
 -- chat_spec.lua - ul.chat: each format by its ids, what is learned, what is refused.
-local core = require 'ulysses.core'
+local own = require 'tests.own_folder' ()
 local small = require 'tests.small_tokenizers'
 local ul = require 'ulysses'
 
-local folder
-
-setup(function()
-  folder = os.tmpname()
-  os.remove(folder)
-  assert(core.folder_make(folder))
-end)
-teardown(function() core.path_remove(folder) end)
+setup(own.make)
+teardown(own.remove)
 
 local llama3_specials = { '<|begin_of_text|>', '<|end_of_text|>', '<|start_header_id|>',
                           '<|end_header_id|>', '<|eom_id|>' }
 
 -- A small tokenizer with further special tokens; `more`: settings.
 local function load(name, specials, more)
-  local path = ('%s/%s-%d.json'):format(folder, name, #specials)
   local variant = small.variant(name)
   local change = { added_tokens = small.with_specials(variant, specials) }
   for key, value in pairs(more or {}) do change[key] = value end
-  local file = assert(io.open(path, 'wb'))
-  file:write(small.made(variant, change))
-  file:close()
-  return ul.tokenizer.load(path)
+  return ul.tokenizer.load(own.write(('%s-%d.json'):format(name, #specials),
+                                     small.made(variant, change)))
 end
 
 local function user(text) return { role = 'user', content = text } end

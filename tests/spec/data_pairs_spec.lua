@@ -1,27 +1,17 @@
 -- data_pairs_spec.lua - ul.data.pairs: two answers to a prompt, from JSON lines to batches.
-local core = require 'ulysses.core'
+local own = require 'tests.own_folder' ()
 local small = require 'tests.small_tokenizers'
 local ul = require 'ulysses'
 
-local folder, tok
-
-local function write(name, text)
-  local path = folder .. '/' .. name
-  local file = assert(io.open(path, 'wb'))
-  file:write(text)
-  file:close()
-  return path
-end
+local write, tok = own.write, nil
 
 setup(function()
-  folder = os.tmpname()
-  os.remove(folder)
-  assert(core.folder_make(folder))
+  own.make()
   local variant = small.variant 'first'
   tok = ul.tokenizer.load(write('tokenizer.json', small.made(variant, {
     added_tokens = small.with_specials(variant, { '[INST]', '[/INST]' }) })))
 end)
-teardown(function() core.path_remove(folder) end)
+teardown(own.remove)
 
 local function says(role, content) return { role = role, content = content } end
 

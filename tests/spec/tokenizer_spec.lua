@@ -1,26 +1,14 @@
 -- tokenizer_spec.lua - ul.tokenizer: small tokenizers of every kind against another implementation,
 -- real ones where they lie beside the checkout, streaming, offsets, and long words.
-local core = require 'ulysses.core'
+local own = require 'tests.own_folder' ()
 local small = require 'tests.small_tokenizers'
 local ul = require 'ulysses'
 local json, tokenizer = ul.json, ul.tokenizer
 
-local folder
+local folder, write = own.path, own.write
 
-local function write(name, text)
-  local path = folder .. '/' .. name
-  local file = assert(io.open(path, 'wb'))
-  file:write(text)
-  file:close()
-  return path
-end
-
-setup(function()
-  folder = os.tmpname()
-  os.remove(folder)
-  assert(core.folder_make(folder))
-end)
-teardown(function() core.path_remove(folder) end)
+setup(own.make)
+teardown(own.remove)
 
 -- ---- the tokenizers of tests/golden/tokenizer.jsonl ----
 

@@ -1,22 +1,11 @@
 -- tokenizer_train_spec.lua - ul.tokenizer.train: the merges that counting by hand gives, and files.
-local core = require 'ulysses.core'
+local own = require 'tests.own_folder' ()
 local ul = require 'ulysses'
 
-local folder
+local folder, read = own.path, own.read
 
-setup(function()
-  folder = os.tmpname()
-  os.remove(folder)
-  assert(core.folder_make(folder))
-end)
-teardown(function() core.path_remove(folder) end)
-
-local function read(name)
-  local file = assert(io.open(folder .. '/' .. name, 'rb'))
-  local text = file:read '*a'
-  file:close()
-  return text
-end
+setup(own.make)
+teardown(own.remove)
 
 -- Merges as lists of two strings, found by counting all pairs of all words each time.
 local function by_hand(words, n)
