@@ -6,12 +6,6 @@
 #include "internal.h"
 
 enum { ALIGN = 512 };
-#ifdef __SANITIZE_ADDRESS__
-enum { GUARD = ALIGN }; /* the emulator's memory is the host's */
-#else
-enum { GUARD = 0 };
-#endif
-
 static const int64_t page = 2 << 20, small_limit = 64 << 10;
 static const int64_t largest_step = 1 << 30, small_segment = 2 << 20;
 /* More is taken from the device while no more than this part of what is in use waits for others. */
@@ -202,7 +196,8 @@ void *ul__device_alloc(ul_device_arena *a, int64_t bytes)
 {
     if (bytes > INT64_MAX - 2 * page || !ul__blocks_make_room(&a->blocks)) return NULL;
     a->blocks.align = ALIGN;
-    int64_t wanted = ul__round_up(bytes + GUARD, ALIGN);
+    int64_t guard = a->backend->mark ? ALIGN : 0; /* for whoever looks for what is out of bounds */
+    int64_t wanted = ul__round_up(bytes + guard, ALIGN);
     int small = wanted <= small_limit;
     settle_what_is_over(a);
     ul_block *b = find(a, small, wanted, a->in_use / waiting_part);

@@ -24,9 +24,9 @@ link() { # NAME DTYPE SANITIZER
     local objects
     mapfile -t objects < <(grep -oE '[^ ]+\.o\b' \
         "$build/CMakeFiles/ulysses_cuda_emulated.dir/link.txt" | sed "s|^|$build/|" |
-        grep -v -e "_$2.dir/$1.cc.o" -e /cuemu.cc.o)
+        grep -v -e "_$2.dir/$1.cc.o" -e /cuemu.cc.o -e /backend.cc.o)
     c++ -shared ${3:+-fsanitize=$3} -o "$folder/backend.so" "$folder/$1.o" "$folder/cuemu.o" \
-        "${objects[@]}" -ldl -lpthread
+        "$folder/backend.o" "${objects[@]}" -ldl -lpthread
 }
 
 # The faults: a sed command on a file; the source and the dtype that are compiled with it; a
@@ -44,6 +44,7 @@ plant() { # WHAT EDIT FILE NAME DTYPE SANITIZER SPEC FILTER FOUND
     fi
     compile "$folder/$name.o" "$build/$name.cc" "$sanitizer" "$dtype" &&
         compile "$folder/cuemu.o" tests/cuemu/cuemu.cc "$sanitizer" "$dtype" &&
+        compile "$folder/backend.o" tests/cuemu/backend.cc "$sanitizer" "$dtype" &&
         link "$name" "$dtype" "$sanitizer" || { failed=$((failed + 1)) && return; }
     [[ $sanitizer == thread ]] && preload=$(cc -print-file-name=libtsan.so)
     [[ $sanitizer == address ]] && preload=$(cc -print-file-name=libasan.so)
@@ -71,7 +72,7 @@ plant 'shared memory that is used again too early' '/call before this one/d' blo
     softmax f32 thread $ops 'for softmax$' "$race"
 plant 'no fault, under ASan' '' softmax.cu softmax f32 address $ops 'for softmax$' ''
 plant 'a read out of bounds' 's/COLUMNS(i, cols) sum += /COLUMNS(i, cols + 1) sum += /' softmax.cu \
-    softmax f32 address $ops 'for softmax$' heap-buffer-overflow
+    softmax f32 address $ops 'for softmax$' use-after-poison
 plant 'no fault, large offsets' '' cuda.h elementwise u8 '' tests/cuda/large_spec.lua 'in u8' ''
 plant 'a 32-bit offset' 's/(int64_t)index \* l.stride\[o\]\[d\]/(int32_t)(index * l.stride[o][d])/' \
     cuda.h elementwise u8 '' tests/cuda/large_spec.lua 'in u8' large_spec.lua
