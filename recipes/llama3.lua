@@ -129,6 +129,9 @@ function recipe.train(cfg, Model)
   local data = train:pack(cfg.seq_len):shuffle { seed = cfg.seed }:batch(cfg.batch):shard(mesh)
   local run = ul.run { dir = cfg.out, config = cfg, model = model, optim = optim, data = data,
                        keep = cfg.keep, log_every = cfg.log_every, tensorboard = cfg.tensorboard }
+  if cfg.warmup >= cfg.steps then
+    print(('lr rises in all of the %d steps, for warmup=%d'):format(cfg.steps, cfg.warmup))
+  end
   for step, batch in run:steps(cfg.steps) do -- resumes by itself
     optim.lr = ul.optim.cosine(step, cfg)
     for micro in batch:micros(cfg.accumulate) do

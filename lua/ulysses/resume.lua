@@ -62,6 +62,16 @@ local function compare_fixed(run)
   end
 end
 
+--- What adapters are multiplied with, which no parameter tells; nil where there are none.
+---@param model table
+---@return number|nil
+function resume.scale_of(model)
+  if not model.named_modules then return nil end
+  for _, layer in model:named_modules() do
+    if layer.lora_scale then return layer.lora_scale end
+  end
+end
+
 -- Finds the newest checkpoint of the run's folder, and takes everything from it. Other data would
 -- make another run of it: refused.
 local function take_up(run)
@@ -76,6 +86,11 @@ local function take_up(run)
   if difference then
     refuse("run: '%s' was trained on %s; set that again, or give this run a folder of its own "
            .. '(out=..)', run.dir, difference)
+  end
+  local scale = resume.scale_of(run.model)
+  if state.scale and scale and state.scale ~= scale then
+    refuse("run: '%s' was trained with adapters of alpha / rank = %g, not %g; set that again, or "
+           .. 'give this run a folder of its own (out=..)', run.dir, state.scale, scale)
   end
   run.step, run.taken, run.resumed, run.saved = state.step, state.step, state.step, state.step
   run.saved_path = ('%s/step-%d'):format(run.dir, state.step)

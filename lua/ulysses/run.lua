@@ -211,7 +211,7 @@ function Run:save_now()
     model = self.model, optim = self.optim, config = self.config, keep = self.keep,
     group = self.group, base = self.base,
     state = { data = resume.fingerprint(self.data), tokens = self.tokens, seconds = self.seconds,
-              bad = self.bad, last_good = self.last_good },
+              bad = self.bad, last_good = self.last_good, scale = resume.scale_of(self.model) },
   })
   if ok then self.saved, self.saved_path = self.step, path end
   core.signals.release()

@@ -132,6 +132,8 @@ describe('data.pairs', function()
     refused('conversations need a tokenizer with special tokens',
             '{"chosen": [{"role": "assistant", "content": "b"}], "rejected": "c"}', 'bytes')
     refused('has no examples', '\n')
+    refused("has nothing to learn: what was chosen is what was rejected",
+            '{"prompt": "a", "chosen": "b", "rejected": "b"}')
     refused("none of the 1 pairs of", good, tok, { length = 2 })
     assert.error_matches(function() ul.data.pairs(3) end, 'data.pairs: expected the name of a file')
   end)

@@ -327,6 +327,9 @@ describe('a recipe', function()
     assert.matches('\nrows of 40 tokens: 1, in a step: 1; steps: 4 %(4 epochs%), lr rises in 1 of '
                    .. 'them\n', output)
     assert.matches('step 1/4[^\n]* lr 0.01 ', output)
+    local short = llama3:configure(settings { model = small, steps = 1, warmup = 9 })
+    assert.matches('lr rises in all of the 1 steps, for warmup=9\n',
+                   select(3, quietly(llama3.train, short)))
     output = program.shell(command .. 'lora.rank=2 lora.targets=wqq')
     assert.matches("\nulysses%-lua: lora.add: no linear map of the model is called 'wqq'; did you "
                    .. "mean 'wq'%?; there are 'wq', [^\n]*\n$", output)

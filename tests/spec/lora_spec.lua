@@ -208,6 +208,30 @@ describe('lora', function()
       model = model, base = parent .. '/nowhere' }))
   end)
 
+  it('goes on in a run with the alpha that it began with', function()
+    local folder = models.make(parent, 'llama32')
+    local function train(alpha, steps)
+      local how = { rank = 2, alpha = alpha, targets = { 'wq' } }
+      local model = ul.lora.add((ul.hf.load(folder)), how)
+      local run = ul.run { model = model, optim = ul.optim.adamw(model, { lr = 1e-3 }),
+                           data = { at = models.batch }, dir = parent .. '/run', log_every = 0,
+                           base = folder }
+      for _, batch in run:steps(steps) do
+        model(batch):backward()
+        run.optim:step()
+      end
+    end
+    train(4, 1)
+    assert.equal("run: 'run' was trained with adapters of alpha / rank = 2, not 3; set that again, "
+                 .. 'or give this run a folder of its own (out=..)', refusal(train, 6, 2))
+    local print_it, said = print, {}
+    function _G.print(line) said[#said + 1] = line end
+    local ok, problem = pcall(train, 4, 2)
+    _G.print = print_it
+    assert.is_true(ok, problem)
+    assert.matches('^resumed [^\n]*/run at step 1 of 2$', said[1])
+  end)
+
   it('says which names there are', function()
     local model = ul.hf.load(models.make(parent, 'llama32'))
     assert.error_matches(function() ul.lora.add(model, { targets = { 'qproj' } }) end,

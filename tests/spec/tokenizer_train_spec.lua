@@ -1,4 +1,5 @@
 -- tokenizer_train_spec.lua - ul.tokenizer.train: the merges that counting by hand gives, and files.
+local core = require 'ulysses.core'
 local own = require 'tests.own_folder' ()
 local ul = require 'ulysses'
 

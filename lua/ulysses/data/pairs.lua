@@ -78,6 +78,10 @@ local function side_of(example, side, tok, how)
   return kept
 end
 
+local function is_same(a, b)
+  return a.n == b.n and ffi.string(a.ids, 4 * a.n) == ffi.string(b.ids, 4 * b.n)
+end
+
 -- ---- a batch ----
 
 --- Some pairs, filled up to one length: what was chosen, then what was rejected.
@@ -271,10 +275,11 @@ function PairFile:tokenize(tokenizer, given)
   local how = options.read('tokenize', given, { length = 1024, family = options.none,
                                                 date = options.none })
   local tok = require('ulysses.tokenizer').resolve('tokenize', tokenizer)
-  local list, long = {}, 0
+  local list, long, differ = {}, 0, false
   examples.each(self, function(example)
     local pair = {}
     for _, side in ipairs(SIDES) do pair[side] = side_of(example, side, tok, how) end
+    differ = differ or not is_same(pair.chosen, pair.rejected)
     local fits = math.max(pair.chosen.n, pair.rejected.n) <= how.length
     if fits then list[#list + 1] = pair else long = long + 1 end
   end)
@@ -282,6 +287,9 @@ function PairFile:tokenize(tokenizer, given)
   if #list == 0 then
     refuse("data.pairs: none of the %d pairs of '%s' is as short as %d tokens (seq_len)", long,
            self.name, how.length)
+  end
+  if not differ then
+    refuse("data.pairs: '%s' has nothing to learn: what was chosen is what was rejected", self.name)
   end
   return setmetatable({ list = list, n = #list, long = long, length = how.length, pad = tok.pad },
                       Pairs)
