@@ -13,14 +13,15 @@ extern "C" {
 #endif
 
 /* Another number for each change of this file, of kernels.h or of kernels.def. */
-enum { UL_BACKEND_ABI = 5, UL_BACKEND_TYPES = 6, UL_BACKEND_IDENTITY = 16 };
+enum { UL_BACKEND_ABI = 6, UL_BACKEND_TYPES = 6, UL_BACKEND_IDENTITY = 16 };
 
 /* A segment, of which nothing is in use yet; a block that is in use from now on; one that is no
  * more. In the order of the stream that computes. */
 typedef enum { UL_MEMORY_NEW, UL_MEMORY_USED, UL_MEMORY_UNUSED } ul_memory_mark;
 
 /* Functions return 0, or what `fail` returned: it keeps the sentence. All work goes to one stream,
- * in order; but for what ranks exchange, which has a stream of its own, and events between the two.
+ * in order; but for what ranks exchange, and what is copied to and from pinned memory, which have
+ * streams of their own, and events between them.
  */
 typedef struct ul_backend {
     /* Takes device number `ordinal` (from 0) for this process. */
@@ -46,7 +47,14 @@ typedef struct ul_backend {
     int (*event_record)(void *event, ul_stream *s); /* it comes when all work before it is done */
     int (*event_wait)(ul_stream *s, void *event);   /* later work on s begins when it has come */
     int (*event_has_come)(void *event);             /* 1 or 0, or an error; from any thread */
-    const ul_kernels *kernels[UL_BACKEND_TYPES];    /* f32 bf16 f64 i32 i64 u8 */
+    int (*event_finish)(void *event);               /* the host waits until it has come */
+    /* Memory of the host that copies run to and from while other work goes on; NULL where there is
+     * none left. copy() returns at once. */
+    void *(*pin)(int64_t bytes);
+    void (*unpin)(void *host); /* no copy is under way */
+    ul_stream *(*copy_stream)(int to_host);
+    int (*copy)(void *to, const void *from, int64_t bytes, int to_host, ul_stream *s);
+    const ul_kernels *kernels[UL_BACKEND_TYPES]; /* f32 bf16 f64 i32 i64 u8 */
     /* Who has computed attention of bf16, and why. */
     const char *(*attention_report)(void);
 } ul_backend;

@@ -8,7 +8,7 @@
 #include "cuda.h"
 #include "cudnn_run.h"
 
-static struct ul_stream stream, exchange;
+static struct ul_stream stream, exchange, copies[2]; /* copies: to the device, to the host */
 static int (*fail)(const char *sentence);
 static char name[256];
 static unsigned char uuid[UL_BACKEND_IDENTITY];
@@ -38,6 +38,7 @@ int ul_cuda_fail(const char *sentence) { return fail(sentence); }
 #define UL_MARK      NULL
 #define UL_TAKE      cudaMalloc
 #define UL_GIVE_BACK cudaFree
+#define UL_PIN       cudaMallocHost
 #endif
 
 static void *alloc(int64_t bytes)
@@ -77,6 +78,23 @@ static int read_values(void *host, const void *data, int64_t bytes)
     return check("copy to the host", rc);
 }
 
+static void *pin(int64_t bytes)
+{
+    void *host = NULL;
+    if (UL_PIN(&host, (size_t)bytes) == cudaSuccess) return host;
+    cudaGetLastError();
+    return NULL;
+}
+
+static void unpin(void *host) { cudaFreeHost(host); }
+
+static int copy_values(void *to, const void *from, int64_t bytes, int to_host, ul_stream *s)
+{
+    cudaMemcpyKind kind = to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
+    cudaError_t rc = cudaMemcpyAsync(to, from, (size_t)bytes, kind, s->stream);
+    return check(to_host ? "copy to pinned memory" : "copy from pinned memory", rc);
+}
+
 int ul_cuda_fetch(ul_stream *s, void *host, const void *data, int64_t bytes)
 {
     (void)s;
@@ -88,6 +106,7 @@ static int wait_for_all(void) { return check("wait", cudaStreamSynchronize(strea
 static const char *device_name(void) { return name; }
 static ul_stream *stream_of(void) { return &stream; }
 static ul_stream *exchange_stream(void) { return &exchange; }
+static ul_stream *copy_stream(int to_host) { return &copies[to_host]; }
 static void *native(ul_stream *s) { return s->stream; }
 static const unsigned char *identity(void) { return uuid; }
 
@@ -119,6 +138,11 @@ static int event_has_come(void *event)
     return rc == cudaErrorNotReady ? 0 : check("event", rc);
 }
 
+static int event_finish(void *event)
+{
+    return check("event", cudaEventSynchronize((cudaEvent_t)event));
+}
+
 /* ---- opening ---- */
 
 static int count(void)
@@ -137,6 +161,8 @@ static int make_streams(void)
     if (!bad)
         bad = check("stream",
                     cudaStreamCreateWithPriority(&exchange.stream, cudaStreamNonBlocking, most));
+    for (int i = 0; i < 2 && !bad; i++)
+        bad = check("stream", cudaStreamCreateWithFlags(&copies[i].stream, cudaStreamNonBlocking));
     return bad;
 }
 
@@ -221,6 +247,11 @@ __attribute__((visibility("default"))) const ul_backend *ul_backend_get(int abi,
         event_record,
         event_wait,
         event_has_come,
+        event_finish,
+        pin,
+        unpin,
+        copy_stream,
+        copy_values,
         {&ul_cuda_f32_table, &ul_cuda_bf16_table, &ul_cuda_f64_table, &ul_cuda_i32_table,
          &ul_cuda_i64_table, &ul_cuda_u8_table},
         ul_cudnn_report,

@@ -1,5 +1,5 @@
 /* backend.cc - backend.cu on a device with as little memory as the environment says:
- * CUEMU_MEMORY, in bytes.
+ * CUEMU_MEMORY, in bytes; and at most CUEMU_PINNED of the host's memory are pinned.
  *
  * Memory is NaN where it is not in use, and where it has just been given out. With
  * -fsanitize=address it may not be touched where it is not in use.
@@ -72,10 +72,21 @@ void mark(void *data, int64_t n, ul_memory_mark how)
     }
     if (how != UL_MEMORY_USED) POISON(data, bytes);
 }
+
+cudaError_t pin_memory(void **data, size_t bytes)
+{
+    static size_t pinned;
+    const char *most = getenv("CUEMU_PINNED");
+    if (most && pinned + bytes > strtoull(most, nullptr, 10)) return cudaErrorMemoryAllocation;
+    cudaError_t rc = cudaMallocHost(data, bytes);
+    if (rc == cudaSuccess) pinned += bytes;
+    return rc;
+}
 } // namespace
 
 #define cudaMemGetInfo memory_info
 #define UL_MARK        mark
 #define UL_TAKE        take
 #define UL_GIVE_BACK   give_back
+#define UL_PIN         pin_memory
 #include "backend.cu"

@@ -233,6 +233,7 @@ static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
 }
 static inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 static inline cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+static inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 static inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned)
 {
     return cudaSuccess;
@@ -251,6 +252,11 @@ static inline cudaError_t cudaFreeAsync(void *data, cudaStream_t)
 {
     return cuemu::release(data), cudaSuccess;
 }
+static inline cudaError_t cudaMallocHost(void **data, size_t bytes)
+{
+    return *data = malloc(bytes), *data ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+static inline cudaError_t cudaFreeHost(void *data) { return free(data), cudaSuccess; }
 static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind,
                                           cudaStream_t)
 {
