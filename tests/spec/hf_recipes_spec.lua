@@ -130,6 +130,7 @@ describe('a recipe', function()
                { settings = llama3:configure { model = small }.model })
     models.write(parent .. '/prompts', 'One\n')
     models.write(parent .. '/blank', ' \n')
+    models.write(parent .. '/bytes', 'One\n\255\n')
     for arguments, sentence in pairs {
       ['n=-3'] = 'n=-3 is too small; it is 0 at least',
       ['top_k=0'] = 'top_k=0 is too small; it is 1 at least',
@@ -140,6 +141,8 @@ describe('a recipe', function()
       ['out=/nonexist/x'] = 'cannot write out=/nonexist/x: No such file or directory',
       ['prompts=' .. parent .. '/blank'] = "prompts='" .. parent
         .. "/blank' is empty; it wants a prompt on each line",
+      ['prompts=' .. parent .. '/bytes'] = "prompts='" .. parent .. "/bytes': line 2 is no UTF-8",
+      ['system=Hi'] = "system='Hi' says nothing without chat=true",
       ['prompts=a out=a'] = "out='a' is the file of the prompts, which would be lost",
     } do
       assert.equal('ulysses-lua: generate: ' .. sentence, said('model=/nonexist ' .. arguments))
@@ -303,6 +306,8 @@ describe('a recipe', function()
       ['finetune learn=lst'] = "learn='lst' is none of 'all', 'last'; did you mean 'last'?",
       ['finetune overlong=dorp'] = "overlong='dorp' is none of 'drop', 'cut', 'refuse'; did you "
         .. "mean 'drop'?",
+      ['finetune clip=0'] = 'clip=0 makes all gradients nothing; one that is large (1e9) clips '
+        .. 'none',
       ['finetune lora.alpha=0'] = 'lora.alpha=0 is too small; it is above 0',
       ['finetune merge=true ' .. file] = 'merge=true is for adapters, and there are none: '
         .. 'lora.rank=0',
@@ -327,6 +332,8 @@ describe('a recipe', function()
     assert.matches('\nrows of 40 tokens: 1, in a step: 1; steps: 4 %(4 epochs%), lr rises in 1 of '
                    .. 'them\n', output)
     assert.matches('step 1/4[^\n]* lr 0.01 ', output)
+    output = program.shell(command .. 'seq_len=40 steps=1 warmup=0 lr=1e-2')
+    assert.matches('step 1/1[^\n]* lr 0.01 ', output)
     local short = llama3:configure(settings { model = small, steps = 1, warmup = 9 })
     assert.matches('lr rises in all of the 1 steps, for warmup=9\n',
                    select(3, quietly(llama3.train, short)))
