@@ -117,7 +117,7 @@ static int set_memory_limit(lua_State *L)
 static int trim_memory(lua_State *L)
 {
     host_arguments(L, "trim_memory", 0);
-    ul_memory_trim(UL_CPU);
+    for (int d = 0; d < UL_DEVICES; d++) ul_memory_trim((ul_device)d);
     return 0;
 }
 
