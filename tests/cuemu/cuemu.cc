@@ -10,6 +10,12 @@
 #endif
 #ifdef __SANITIZE_THREAD__
 #include <sanitizer/tsan_interface.h>
+extern "C" {
+void AnnotateIgnoreReadsBegin(const char *file, int line);
+void AnnotateIgnoreReadsEnd(const char *file, int line);
+void AnnotateIgnoreWritesBegin(const char *file, int line);
+void AnnotateIgnoreWritesEnd(const char *file, int line);
+}
 /* What the fibers' own bookkeeping touches is no matter of the kernel's. */
 #define RUNTIME \
     __attribute__((no_sanitize("thread"), noinline, optimize("no-tree-loop-distribute-patterns")))
@@ -69,6 +75,11 @@ uint64_t random_bits = 88172645463325252u;
  */
 char block_begins, block_ends, barriers[2], meetings[MOST_THREADS / WARP][2];
 unsigned n_barriers, n_meetings[MOST_THREADS / WARP]; /* that are over */
+/* Threads race within a block, and blocks are alike: of a launch the first, the last and one
+ * between them are looked at, as each meeting of n threads costs TSan n * n.
+ */
+int is_watched;
+uint64_t watched_between;
 #endif
 #ifdef __SANITIZE_ADDRESS__
 const void *scheduler_stack;
@@ -191,14 +202,21 @@ RUNTIME void fiber_main()
         scheduler_bytes = size;
     }
 #endif
-#ifdef __SANITIZE_THREAD__
-    __tsan_acquire(&block_begins);
-#endif
     keep_left_stack();
-    run_kernel(kernel_argument);
 #ifdef __SANITIZE_THREAD__
-    __tsan_release(&block_ends);
+    if (is_watched) {
+        __tsan_acquire(&block_begins);
+        run_kernel(kernel_argument);
+        __tsan_release(&block_ends);
+    } else {
+        AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+        AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+        run_kernel(kernel_argument);
+        AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+        AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    }
 #else
+    run_kernel(kernel_argument);
     left_stack = current->stack;
 #endif
     current->state = DONE;
@@ -238,18 +256,6 @@ RUNTIME void begin_threads()
     }
 }
 
-#ifdef __SANITIZE_THREAD__
-/* What the host has done before a launch comes before all of it, and all of it before what follows.
- */
-RUNTIME void meet_fibers()
-{
-    for (int i = 0; i < n_threads; i++) {
-        __tsan_switch_to_fiber(fibers[i].sanitizer, 0);
-        __tsan_switch_to_fiber(scheduler.sanitizer, 0);
-    }
-}
-#endif
-
 RUNTIME void check_sizes(dim3 grid, dim3 size, size_t shared)
 {
     if (n_threads < 1 || n_threads > MOST_THREADS || size.z > 64)
@@ -279,7 +285,7 @@ RUNTIME void launch(dim3 grid, dim3 size, size_t shared, void (*run)(void *), vo
 #endif
     begin_threads();
 #ifdef __SANITIZE_THREAD__
-    meet_fibers();
+    watched_between = n < 3 ? 0 : 1 + next_random() % (n - 2);
 #endif
 #ifdef __SANITIZE_ADDRESS__
     scheduler_stack = nullptr;
@@ -294,15 +300,17 @@ RUNTIME void launch(dim3 grid, dim3 size, size_t shared, void (*run)(void *), vo
         if (k) begin_threads();
         if (k == 0 || is_random) set_order(is_reverse, is_random);
 #ifdef __SANITIZE_THREAD__
-        /* Blocks follow each other: shared memory is used again. */
-        __tsan_acquire(&block_ends);
-        __tsan_release(&block_begins);
+        /* What the host has done comes before a block, and all of that before what follows: blocks
+         * use shared memory again.
+         */
+        is_watched = k == 0 || k == n - 1 || k == watched_between;
+        if (is_watched) __tsan_release(&block_begins);
 #endif
         yield();
-    }
 #ifdef __SANITIZE_THREAD__
-    meet_fibers();
+        if (is_watched) __tsan_acquire(&block_ends);
 #endif
+    }
 }
 
 RUNTIME void sync_block(int line)
@@ -313,7 +321,7 @@ RUNTIME void sync_block(int line)
     arrived_line = line;
 #ifdef __SANITIZE_THREAD__
     char *barrier = &barriers[n_barriers % 2];
-    __tsan_release(barrier);
+    if (is_watched) __tsan_release(barrier);
 #endif
     if (++arrived == n_threads) {
         arrived = 0;
@@ -326,7 +334,7 @@ RUNTIME void sync_block(int line)
         yield();
     }
 #ifdef __SANITIZE_THREAD__
-    __tsan_acquire(barrier);
+    if (is_watched) __tsan_acquire(barrier);
 #endif
 }
 
@@ -368,11 +376,11 @@ RUNTIME void sync_warp(unsigned mask, int line)
 #ifdef __SANITIZE_THREAD__
     int warp = current->index / WARP;
     char *meeting = &meetings[warp][n_meetings[warp] % 2];
-    __tsan_release(meeting);
+    if (is_watched) __tsan_release(meeting);
 #endif
     meet_lanes(mask, line);
 #ifdef __SANITIZE_THREAD__
-    __tsan_acquire(meeting);
+    if (is_watched) __tsan_acquire(meeting);
 #endif
 }
 

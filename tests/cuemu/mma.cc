@@ -25,6 +25,15 @@ void widen(float *to, uint32_t pair)
 struct operands {
     uint32_t a[4], b[2];
 };
+
+/* 16 bytes as numbers: TSan does not see a memcpy that the compiler has put in line. */
+void move_16(void *to, const void *from)
+{
+    uint64_t *y = (uint64_t *)to;
+    const uint64_t *x = (const uint64_t *)from;
+    y[0] = x[0];
+    y[1] = x[1];
+}
 } // namespace
 
 void check_aligned(const void *at, int line)
@@ -59,9 +68,9 @@ void multiply_matrices(float *d, const uint32_t *a, const uint32_t *b, int line)
 /* Lane i gives the address of row i % 8 of matrix i / 8. */
 void read_matrices(uint32_t *r, const void *row, int turned, int line)
 {
-    uint16_t mine[8];
+    alignas(16) uint16_t mine[8];
     check_aligned(row, line);
-    memcpy(mine, row, sizeof mine);
+    move_16(mine, row);
     exchange((unsigned)ALL_LANES, mine, sizeof mine, 0, line);
     int g = lane() / 4, t = lane() % 4;
     for (int m = 0; m < 4; m++) {
@@ -73,10 +82,11 @@ void read_matrices(uint32_t *r, const void *row, int turned, int line)
 
 void begin_copy(void *to, const void *from, int bytes, int line)
 {
+    static const uint64_t nan[2] = {~(uint64_t)0, ~(uint64_t)0};
     const async_copy copy = {to, from, bytes};
     check_aligned(to, line);
     check_aligned(from, line);
-    memset(to, 0xff, 16);
+    move_16(to, nan);
     queue_copy(&copy, line);
 }
 
@@ -84,8 +94,9 @@ void end_copies(int groups_left)
 {
     async_copy copy;
     while (next_copy(&copy, groups_left)) {
-        memset((char *)copy.to + copy.bytes, 0, 16 - (size_t)copy.bytes);
-        memcpy(copy.to, copy.from, (size_t)copy.bytes);
+        uint64_t value[2] = {0, 0};
+        memcpy(value, copy.from, (size_t)copy.bytes);
+        move_16(copy.to, value);
     }
 }
 } // namespace cuemu
