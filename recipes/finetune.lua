@@ -84,7 +84,7 @@ end
 local function plan(cfg, n, ranks)
   local batch = math.min(cfg.batch, math.max(n, cfg.accumulate * ranks))
   local steps = cfg.steps or math.ceil(cfg.epochs * n / batch)
-  local warmup = math.min(cfg.warmup, math.max(1, math.floor(steps / 5)))
+  local warmup = math.max(1, math.min(cfg.warmup, math.floor(steps / 5)))
   print(('rows of %d tokens: %d, in a step: %d; steps: %d (%.3g epochs), lr rises in %d of them')
         :format(cfg.seq_len, n, batch, steps, steps * batch / n, warmup))
   return batch, { lr = cfg.lr, warmup = warmup, steps = steps }

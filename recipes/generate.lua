@@ -6,6 +6,7 @@
 --   ulysses-lua recipes/generate.lua model=path/to/folder adapter=runs/finetune/model
 local refuse = require 'ulysses.refuse'
 local ul = require 'ulysses'
+local utf8 = require 'ulysses.utf8'
 
 local recipe = ul.recipe 'generate' {
   model = ul.none 'string',        -- a folder as downloaded, or one that hf.save has written
@@ -60,9 +61,13 @@ end
 
 local function prompts_of(cfg)
   if not cfg.prompts then return { cfg.prompt } end
-  local list = {}
+  local list, n = {}, 0
   for _, text in ipairs(ul.data.read(cfg.prompts):documents()) do
     for line in (text .. '\n'):gmatch '([^\n]*)\n' do
+      n = n + 1
+      if utf8.first_wrong(line) then
+        refuse("generate: prompts='%s': line %d is no UTF-8", cfg.prompts, n)
+      end
       if line:find '%S' then list[#list + 1] = (line:gsub('\r$', '')) end
     end
   end
@@ -112,6 +117,11 @@ end
 local function check(cfg)
   for _, text in ipairs(cfg.stop) do
     if text == '' then refuse 'generate: stop has an empty text in it' end
+  end
+  for _, name in ipairs { 'system', 'family' } do
+    if cfg[name] and not cfg.chat then
+      refuse("generate: %s='%s' says nothing without chat=true", name, cfg[name])
+    end
   end
   if cfg.out and cfg.out == cfg.prompts then
     refuse("generate: out='%s' is the file of the prompts, which would be lost", cfg.out)

@@ -113,11 +113,12 @@ local function documents_of(self, length, overlong)
     elseif overlong == 'drop' then
       list.dropped = list.dropped + 1
     else
-      refuse('pack: example %d has %d tokens, and a row %d', i, last - first, length)
+      refuse('pack: example %d has %d tokens, and a row %d (seq_len)', i, last - first, length)
     end
   end
   if #list == 0 then
-    refuse('pack: none of %d examples is as short as a row of %d tokens', #self.starts, length)
+    refuse('pack: none of %d examples is as short as a row of %d tokens (seq_len)', #self.starts,
+           length)
   end
   for i, document in ipairs(list) do lengths[i] = document[2] - document[1] end
   return list, lengths

@@ -74,6 +74,9 @@ return function(recipe, cfg)
     if key == 'dtype' and given ~= nil and not dtypes[given] then
       refuse("%s: %s='%s'; parameters are f32, bf16 or f64", name, path, tostring(given))
     end
+    if key == 'clip' and given == 0 then
+      refuse('%s: %s=0 makes all gradients nothing; one that is large (1e9) clips none', name, path)
+    end
     if key == 'held_out' and given >= 1 then
       refuse('%s: %s=%g leaves nothing to learn from', name, path, given)
     end
