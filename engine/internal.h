@@ -19,8 +19,9 @@ typedef struct ul_storage {
     int64_t bytes;
     uint64_t version; /* counts changes in place, so that backward can refuse stale values */
     struct ul_storage *next,
-        *previous;   /* all live storages of a device, for the out-of-memory report */
-    char origin[48]; /* the source line it was made for, if large */
+        *previous;        /* all live storages of a device, for the out-of-memory report */
+    char origin[48];      /* the source line it was made for, if large */
+    struct ul_slot *slot; /* what `data` lies in where it is kept off its device; else NULL */
     /* Offsets of documents that have been found right, at so many elements from its beginning: they
      * are read from a device once, not in each layer. n is 0 where there are none. */
     struct {
@@ -212,6 +213,8 @@ int ul__add_into(const ul_tensor *y, const ul_tensor *x);
 /* ---- memory ---- */
 
 int ul__storage_new(ul_storage **out, ul_device device, int64_t bytes);
+/* The same in a slot (off_device.h). */
+int ul__storage_off(ul_storage **out, ul_device home, int64_t bytes);
 void ul__storage_free(ul_storage *s);
 void ul__storage_stats(ul_memory_stats *stats, ul_device device);
 /* What has been asked of `stream` until now uses t's memory: see device_arena.h for when to say so.

@@ -5,9 +5,11 @@
 
 #include "device_arena.h"
 #include "internal.h"
+#include "off_device.h"
 
 static struct {
     int64_t live, peak, limit; /* limit: the arenas keep their own too */
+    int64_t off, off_peak;
     ul_storage *first;
 } devices[UL_DEVICES];
 
@@ -58,12 +60,19 @@ void ul_memory_trim(ul_device device)
     if (device == UL_CUDA && arena.backend) ul__device_trim(&arena);
 }
 
-void ul_memory_reset_peak(ul_device device) { devices[device].peak = devices[device].live; }
+void ul_memory_reset_peak(ul_device device)
+{
+    devices[device].peak = devices[device].live;
+    devices[device].off_peak = devices[device].off;
+}
 
 void ul__storage_stats(ul_memory_stats *stats, ul_device device)
 {
     *stats = (ul_memory_stats){
         .live = devices[device].live, .peak = devices[device].peak, .scratch = ul_cpu_scratch()};
+    stats->off_device = devices[device].off;
+    stats->off_device_peak = devices[device].off_peak;
+    stats->off_device_reserved = ul__slot_bytes(device);
     if (device == UL_CPU) ul__arena_stats(&stats->cached, &stats->system_allocations);
     if (device == UL_CUDA) {
         stats->cached = arena.reserved - arena.in_use;
@@ -192,9 +201,33 @@ int ul__storage_new(ul_storage **out, ul_device device, int64_t bytes)
     return UL_OK;
 }
 
+int ul__storage_off(ul_storage **out, ul_device home, int64_t bytes)
+{
+    if (ul__fail_now()) return ul__fail(UL_ENOMEM, "out of memory: a test asked for it");
+    ul_slot *slot;
+    UL_TRY(ul__slot_take(&slot, home, bytes));
+    ul_storage *s = ul__alloc(sizeof *s);
+    if (!s) {
+        ul__slot_give_back(slot);
+        return ul__fail(UL_ENOMEM, "out of memory: no room for a tensor's record");
+    }
+    *s = (ul_storage){.refs = 1, .device = home, .data = slot->data, .bytes = bytes, .slot = slot};
+    if (home == UL_CUDA) s->device = UL_CPU;
+    devices[home].off += counted(bytes);
+    if (devices[home].off > devices[home].off_peak) devices[home].off_peak = devices[home].off;
+    *out = s;
+    return UL_OK;
+}
+
 void ul__storage_free(ul_storage *s)
 {
     if (--s->refs > 0) return;
+    if (s->slot) {
+        devices[s->slot->home].off -= counted(s->bytes);
+        ul__slot_give_back(s->slot);
+        free(s);
+        return;
+    }
     if (s->next) s->next->previous = s->previous;
     if (s->previous)
         s->previous->next = s->next;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "off_device.h"
 
 static int64_t live[UL_DEVICES];
 
@@ -29,7 +30,9 @@ static int handle(ul_tensor **out, ul_storage *storage, ul_dtype dtype, int ndim
     return UL_OK;
 }
 
-int ul_tensor_new(ul_tensor **out, ul_dtype dtype, ul_device device, int ndim, const int64_t *shape)
+/* On storage that new_storage makes. */
+static int new_on(ul_tensor **out, ul_dtype dtype, ul_device device, int ndim, const int64_t *shape,
+                  int (*new_storage)(ul_storage **out, ul_device device, int64_t bytes))
 {
     UL_REQUIRE(ndim >= 0 && ndim <= UL_MAX_DIMS, UL_ESHAPE, "tensor: %d dims, at most %d", ndim,
                UL_MAX_DIMS);
@@ -46,10 +49,21 @@ int ul_tensor_new(ul_tensor **out, ul_dtype dtype, ul_device device, int ndim, c
     int64_t stride[UL_MAX_DIMS];
     ul__contiguous_strides(stride, ndim, shape);
     ul_storage *storage;
-    UL_TRY(ul__storage_new(&storage, device, bytes));
+    UL_TRY(new_storage(&storage, device, bytes));
     int rc = handle(out, storage, dtype, ndim, shape, stride, 0);
     if (rc < 0) ul__storage_free(storage);
     return rc;
+}
+
+int ul_tensor_new(ul_tensor **out, ul_dtype dtype, ul_device device, int ndim, const int64_t *shape)
+{
+    return new_on(out, dtype, device, ndim, shape, ul__storage_new);
+}
+
+int ul__off_device_new(ul_tensor **out, ul_dtype dtype, ul_device home, int ndim,
+                       const int64_t *shape)
+{
+    return new_on(out, dtype, home, ndim, shape, ul__storage_off);
 }
 
 int ul__view_of(ul_tensor **out, const ul_tensor *t, int ndim, const int64_t *shape,

@@ -60,13 +60,11 @@ const char *ul_device_name(ul_device device); /* "cpu", "meta", "cuda:0" */
 
 /* ---- backend.c ---- */
 
-/* Takes CUDA device `ordinal` (from 0) for this process, which has one: tensors on UL_CUDA are
- * there. -1: the one taken already, or the one with this rank's number on its host, counted round
- * where ranks are more than devices; the first tensor on UL_CUDA takes that too. */
+/* Takes CUDA device `ordinal` (from 0) for all tensors of this process on UL_CUDA. -1, as the first
+ * of these does: the one taken, or this rank's number on its host modulo the number of devices. */
 int ul_cuda_open(int ordinal);
 int ul_cuda_is_open(void);
-/* Waits for all that was asked of it. */
-int ul_cuda_wait(void);
+int ul_cuda_wait(void); /* for all that was asked of it */
 
 /* ---- storage.c: memory ---- */
 
@@ -78,6 +76,7 @@ typedef struct ul_memory_stats {
     int64_t system_allocations; /* how often the system was asked for memory */
     int64_t live_tensors;       /* handles, whatever they share */
     int64_t scratch;            /* bytes that kernels keep beside tensors: by threads, at most */
+    int64_t off_device, off_device_peak, off_device_reserved; /* bytes kept off it (offload.h) */
 } ul_memory_stats;
 
 void ul_memory(ul_memory_stats *stats, ul_device device);
@@ -491,6 +490,7 @@ int ul_safetensors_save(ul_file_sum *sum, const char *path, const ul_safetensors
                         const char *const *metadata);
 
 #include "group.h"     /* several ranks */
+#include "offload.h"   /* what waits off its device */
 #include "tokenizer.h" /* text to token ids */
 
 #ifdef __cplusplus

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "../internal.h"
+#include "../off_device.h"
 
 /* What goes with a parameter (its gradient, a moment, the master copy) has its shape, in
  * accumulators.
@@ -10,7 +11,8 @@
 static int check_beside(const char *op, const char *name, const ul_tensor *x, const ul_tensor *p)
 {
     if (x == NULL) return UL_OK;
-    UL_TRY(ul__check_device(op, "the parameter", p, name, x));
+    if (!x->storage->slot || ul__home(x) != p->storage->device)
+        UL_TRY(ul__check_device(op, "the parameter", p, name, x));
     UL_TRY(ul__check_dtype(op, name, x, ul_dtype_acc(p->dtype)));
     int fits = x->ndim == p->ndim;
     for (int d = 0; fits && d < p->ndim; d++) fits = x->shape[d] == p->shape[d];
@@ -39,6 +41,38 @@ static void count_change(ul_tensor *t)
     if (t != NULL) t->storage->version++;
 }
 
+/* A step whose state comes from off the device, piece by piece. */
+typedef struct pieces {
+    ul_tensor *p, *grad;
+    const ul_adamw_step *step;
+} pieces;
+
+static void *at_element(const ul_tensor *t, int64_t at)
+{
+    return t->storage->data ? (char *)ul__data(t) + at * ul_dtype_bytes(t->dtype) : NULL;
+}
+
+static int adamw_piece(void *context, int64_t at, int64_t n, void *const *state)
+{
+    const pieces *s = context;
+    return ul__kernels(s->p)->adamw(ul__stream(s->p), at_element(s->p, at), state[2], state[0],
+                                    state[1], at_element(s->grad, at), n, s->step);
+}
+
+/* All of the state is where m is. */
+static int check_place(const ul_tensor *m, const char *name, const ul_tensor *x)
+{
+    UL_REQUIRE(!x || !x->storage->slot == !m->storage->slot, UL_EDEVICE,
+               "adamw_: m and %s must both be off the device, or neither", name);
+    return UL_OK;
+}
+
+/* State of the cpu that is kept in a file goes back there. */
+static void cool(const ul_tensor *x)
+{
+    if (x && x->storage->slot) ul__slot_cool(x->storage->slot);
+}
+
 int ul_adamw_(ul_tensor *p, ul_tensor *grad, ul_tensor *m, ul_tensor *v, ul_tensor *master,
               const ul_adamw_options *options)
 {
@@ -47,6 +81,8 @@ int ul_adamw_(ul_tensor *p, ul_tensor *grad, ul_tensor *m, ul_tensor *v, ul_tens
     UL_TRY(check_beside("adamw_", "m", m, p));
     UL_TRY(check_beside("adamw_", "v", v, p));
     UL_TRY(check_beside("adamw_", "master", master, p));
+    UL_TRY(check_place(m, "v", v));
+    UL_TRY(check_place(m, "master", master));
     double beta_1 = options->beta_1, beta_2 = options->beta_2;
     UL_REQUIRE(beta_1 >= 0 && beta_1 < 1 && beta_2 >= 0 && beta_2 < 1, UL_EVALUE,
                "adamw_: betas %g and %g must be in [0, 1)", beta_1, beta_2);
@@ -65,8 +101,16 @@ int ul_adamw_(ul_tensor *p, ul_tensor *grad, ul_tensor *m, ul_tensor *v, ul_tens
     count_change(m);
     count_change(v);
     count_change(master);
-    return ul__kernels(p)->adamw(ul__stream(p), ul__data(p), ul__given(master), ul__data(m),
-                                 ul__data(v), ul__data(grad), ul_tensor_size(p), &step);
+    if (m->storage->slot && p->storage->device != UL_CPU) {
+        ul_tensor *const state[] = {m, v, master};
+        return ul__stage(state, 3, adamw_piece, &(pieces){p, grad, &step});
+    }
+    int rc = ul__kernels(p)->adamw(ul__stream(p), ul__data(p), ul__given(master), ul__data(m),
+                                   ul__data(v), ul__data(grad), ul_tensor_size(p), &step);
+    cool(m);
+    cool(v);
+    cool(master);
+    return rc;
 }
 
 int ul_sgd_(ul_tensor *p, ul_tensor *grad, ul_tensor *momentum, ul_tensor *master,

@@ -68,7 +68,10 @@ static void push_stats(lua_State *L, ul_device device)
                   {"cached", stats.cached},
                   {"system_allocations", stats.system_allocations},
                   {"live_tensors", stats.live_tensors},
-                  {"scratch", stats.scratch}};
+                  {"scratch", stats.scratch},
+                  {"off_device", stats.off_device},
+                  {"off_device_peak", stats.off_device_peak},
+                  {"off_device_reserved", stats.off_device_reserved}};
     enum { N = sizeof fields / sizeof *fields };
     lua_createtable(L, 0, N);
     for (int i = 0; i < N; i++) {

@@ -212,5 +212,7 @@ int host_remote_park(void);
 void host_remote_flush(void);
 /* system.c: fills core.system and core.version */
 void host_open_system(lua_State *L, int core);
+/* core.off_device */
+void host_open_off_device(lua_State *L, int core);
 
 #endif

@@ -50,7 +50,7 @@ local parts = {
   checkpoint = 'ulysses.checkpoint',
   recipe = 'ulysses.recipe', none = 'ulysses.recipe.none',
   mesh = 'ulysses.mesh', ulysses = 'ulysses.ulysses',
-  recompute = 'ulysses.recompute', gradcheck = 'ulysses.gradcheck',
+  recompute = 'ulysses.recompute', offload = 'ulysses.offload', gradcheck = 'ulysses.gradcheck',
 }
 
 return setmetatable(ul, {

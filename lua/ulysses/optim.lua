@@ -39,6 +39,12 @@ local function zeros_for(parameter)
   return ul.zeros(parameter.shape, { dtype = accumulator, device = parameter:device() }):keep()
 end
 
+local function off_device(x)
+  local kept = core.off_device.copy(x):keep()
+  x:free()
+  return kept
+end
+
 local function master_for(parameter)
   if parameter:dtype() ~= 'bf16' then return nil end
   return parameter:detach():to('f32'):keep()
@@ -151,6 +157,7 @@ function Optimizer:step()
   core.signals.hold()
   self.steps = self.steps + 1
   local ok, problem = pcall(ul.scope, update_all, self)
+  if self.offload then core.off_device.wait() end
   self:zero_grad()
   core.signals.release()
   if not ok then error(problem, 0) end
@@ -199,10 +206,13 @@ end
 
 local optim = {}
 
-local function start_adamw(_, entry)
+local function start_adamw(self, entry)
   if entry.exp_avg then return end
-  entry.exp_avg, entry.exp_avg_sq = zeros_for(entry.parameter), zeros_for(entry.parameter)
-  entry.master = master_for(entry.parameter)
+  local keep = self.offload and off_device or function(x) return x end
+  entry.exp_avg = keep(zeros_for(entry.parameter))
+  entry.exp_avg_sq = keep(zeros_for(entry.parameter))
+  local master = master_for(entry.parameter)
+  entry.master = master and keep(master)
 end
 
 local function update_adamw(self, entry, grad)
@@ -221,13 +231,17 @@ end
 ---     groups = { { match = 'embed', lr_scale = 0.1 }, { match = '*norm', weight_decay = 0.1 } }
 --- A group's weight_decay is for all that it names; lr_scale multiplies optim.lr. `mesh`: gradients
 --- are summed over its ranks; ul.run tells it what its data know. false: each rank trains alone.
+---
+--- `offload`: averages and f32 copies are kept off the device, in pinned memory of the host (on the
+--- cpu in an unnamed file in the folder TMPDIR), and come to it piece by piece in each step: 12 of
+--- the 16 bytes that a bf16 parameter takes. The steps are the same to the bit.
 ---@param what table
 ---@param given { lr: number?, betas: number[]?, eps: number?, weight_decay: number?,
----  groups: table?, mesh: Mesh|false|nil }?
+---  groups: table?, mesh: Mesh|false|nil, offload: boolean? }?
 function optim.adamw(what, given)
   local read = options.read('optim.adamw', given, {
     lr = 1e-3, betas = { 0.9, 0.95 }, eps = 1e-8, weight_decay = 0.1, groups = {},
-    mesh = options.none,
+    mesh = options.none, offload = false,
   })
   for i = 1, 2 do
     local beta = read.betas[i]
@@ -237,7 +251,8 @@ function optim.adamw(what, given)
   end
   local entries = read_groups('optim.adamw', what, read.weight_decay, read.groups)
   return optimizer(entries, { name = 'adamw', lr = read.lr, betas = read.betas, eps = read.eps,
-                              mesh = read.mesh, start = start_adamw, update = update_adamw })
+                              mesh = read.mesh, offload = read.offload, start = start_adamw,
+                              update = update_adamw })
 end
 
 local function start_sgd(self, entry)

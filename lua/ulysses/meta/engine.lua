@@ -133,6 +133,9 @@ function ul.memory(device) end
 ---@field system_allocations integer how often the system was asked
 ---@field live_tensors integer how many there are
 ---@field scratch integer bytes that kernels keep beside tensors, at most
+---@field off_device integer bytes kept off it: in pinned memory of the host, or the cpu's in a file
+---@field off_device_peak integer the most of that since reset_peak_memory()
+---@field off_device_reserved integer bytes of pinned memory, or of the file, used or not
 
 --- Begins the count of `peak` anew.
 function ul.reset_peak_memory() end
