@@ -278,10 +278,10 @@ end
 
 -- Refuses what an adapter_config.json asks for and is not computed.
 local function check_config(path, values)
-  local function only(name, allowed)
+  local function only(name, allowed, may_be_empty)
     local value = values[name]
     if value == nil or value == json.null or value == allowed then return end
-    if type(value) == 'table' and next(value) == nil then return end
+    if may_be_empty and type(value) == 'table' and next(value) == nil then return end
     refuse('%s: %s = %s is not computed', path, name, json.encode(value))
   end
   if values.peft_type ~= 'LORA' then
@@ -294,7 +294,7 @@ local function check_config(path, values)
   for _, name in ipairs { 'modules_to_save', 'rank_pattern', 'alpha_pattern', 'lora_bias',
                           'trainable_token_indices', 'layer_replication', 'target_parameters',
                           'use_qalora', 'alora_invocation_tokens', 'arrow_config' } do
-    only(name, false)
+    only(name, false, true)
   end
   local begun = values.init_lora_weights -- the others change the model's own weights
   if type(begun) ~= 'boolean' and begun ~= 'gaussian' and begun ~= 'orthogonal' then

@@ -142,6 +142,7 @@ describe('lora', function()
       ['r must be a whole number, not 1.5'] = { r = 1.5 },
       ['lora_alpha must be a number above 0'] = { lora_alpha = '16' },
       ['use_rslora must be true or false, not 1'] = { use_rslora = 1 },
+      ['use_dora = {} is not computed'] = { use_dora = {} },
       ['init_lora_weights = "pissa" is not computed'] = { init_lora_weights = 'pissa' },
     } do
       local other = json.decode(json.encode(values))
