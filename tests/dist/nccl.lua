@@ -1,5 +1,13 @@
 -- nccl.lua - what goes wrong where NCCL connects ranks, and ranks without MPI: `apart` of them, as
--- torchrun starts them, else under mpirun.
+-- torchrun or another launcher starts them, else under mpirun.
+-- What each launcher's ranks must see: device of the local rank, one group, one answer.
+local LAUNCHED = [[
+  local g = ul.group()
+  local x = ul.full({ 2 }, g.rank + 1)
+  assert(x:device() == 'cuda:' .. g.rank)
+  assert(g:all_reduce(x):tolist()[1] == 3 and g.cuda_transport == 'nccl')
+  if g.rank == 0 then print('by', g.size, os.getenv 'NCCL_COMM_ID') end]]
+
 local TOGETHER = [[
   ul.set_default_device 'cuda'
   local g, x = ul.group(), ul.ones { 1000 }
@@ -25,6 +33,17 @@ local list = {
       end
       g:barrier()
       print(g.transport, g.cuda_transport, sum, part.size, all:dtype(), all:item())]] },
+  { name = 'ranks that torchrun starts', apart = 2, 'rank 0: 0', 'rank 1: 0', 'by\t2\t127.0.0.1:',
+    script = LAUNCHED },
+  { name = 'ranks that srun starts', apart = 2, launcher = 'slurm', 'rank 0: 0', 'rank 1: 0',
+    'by\t2\t127.0.0.1:', script = LAUNCHED },
+  { name = 'a batch script, one process of a job of many', apart = 1, launcher = 'slurm',
+    environment = 'SLURM_STEP_NUM_TASKS= SLURM_NTASKS=8', 'rank 0: 0', 'alone\t1',
+    script = "print('alone', ul.group().size)" },
+  { name = 'the real NCCL, where there is no driver', apart = 2, needs = 'libnccl.so.2',
+    environment = 'UL_CUDA_LIB_PATH=', 
+    'NCCL cannot be used (group: NCCL could not start: unhandled cuda error',
+    'rank 0: 1', 'rank 1: 1', script = 'ul.group()' },
   { name = 'a rank without MPI is killed', apart = 3, 'NCCL has failed in all_reduce #',
     'of group world: remote error: rank 1 has closed its connection', 'rank 0: 75', 'rank 1: 137',
     'rank 2: 75', script = TOGETHER .. [[
