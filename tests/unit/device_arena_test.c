@@ -120,12 +120,16 @@ static const ul_backend backend = {.memory = memory,
                                    .event_wait = event_wait,
                                    .event_has_come = event_has_come};
 
-static ul_device_arena arena_of(int real, int64_t total)
+/* Arenas live until the process ends, as that of the engine does. */
+static ul_device_arena *arena_of(int real, int64_t total)
 {
+    static ul_device_arena arenas[16];
+    static int n;
     memset(&device, 0, sizeof device);
     device.real = real;
     device.total = total;
-    return (ul_device_arena){.backend = &backend};
+    arenas[n] = (ul_device_arena){.backend = &backend};
+    return &arenas[n++];
 }
 
 static void all_goes_back(ul_device_arena *a)
@@ -157,7 +161,7 @@ static void blocks_keep_what_is_written(void)
     enum { N = 200 };
     static unsigned char *t[N];
     static int64_t bytes[N];
-    ul_device_arena a = arena_of(1, 256 << 20);
+    ul_device_arena *a = arena_of(1, 256 << 20);
     seed = 1;
     memset(t, 0, sizeof t);
     for (int step = 0; step < 20000; step++) {
@@ -166,19 +170,19 @@ static void blocks_keep_what_is_written(void)
             for (int64_t k = 0; k < bytes[i]; k += 1 + bytes[i] / 16)
                 CHECK(t[i][k] == (unsigned char)i);
             CHECK(t[i][bytes[i] - 1] == (unsigned char)i);
-            ul__device_free(&a, t[i]);
+            ul__device_free(a, t[i]);
             t[i] = NULL;
             continue;
         }
         bytes[i] = random_bytes(20);
-        t[i] = ul__device_alloc(&a, bytes[i]);
+        t[i] = ul__device_alloc(a, bytes[i]);
         CHECK(t[i] && (uintptr_t)t[i] % 512 == 0);
         if (t[i]) memset(t[i], i, (size_t)bytes[i]);
     }
-    CHECK(a.in_use <= a.reserved && a.reserved == device.taken);
+    CHECK(a->in_use <= a->reserved && a->reserved == device.taken);
     for (int i = 0; i < N; i++)
-        if (t[i]) ul__device_free(&a, t[i]);
-    all_goes_back(&a);
+        if (t[i]) ul__device_free(a, t[i]);
+    all_goes_back(a);
 }
 
 /* What is in use on a device of 4 TiB, block by block, never overlaps, and lies in a segment. */
@@ -188,19 +192,19 @@ static void large_blocks_do_not_overlap(void)
     static struct {
         uintptr_t from, end;
     } t[N];
-    ul_device_arena a = arena_of(0, (int64_t)4 << 40);
+    ul_device_arena *a = arena_of(0, (int64_t)4 << 40);
     seed = 3;
     memset(t, 0, sizeof t);
     int64_t refused = 0, largest = 0;
     for (int step = 0; step < 30000; step++) {
         int i = (int)random_below(N);
         if (t[i].from) {
-            ul__device_free(&a, (void *)t[i].from);
+            ul__device_free(a, (void *)t[i].from);
             t[i].from = 0;
             continue;
         }
         int64_t bytes = random_bytes(38);
-        uintptr_t from = (uintptr_t)ul__device_alloc(&a, bytes);
+        uintptr_t from = (uintptr_t)ul__device_alloc(a, bytes);
         refused += from == 0;
         if (!from) continue;
         if (bytes > largest) largest = bytes;
@@ -216,160 +220,161 @@ static void large_blocks_do_not_overlap(void)
         CHECK(inside == 1);
     }
     CHECK(largest > (int64_t)128 << 30 && refused < 3000, "%lld refused", (long long)refused);
-    CHECK(ul__device_alloc(&a, INT64_MAX) == NULL);
+    CHECK(ul__device_alloc(a, INT64_MAX) == NULL);
     for (int i = 0; i < N; i++)
-        if (t[i].from) ul__device_free(&a, (void *)t[i].from);
-    all_goes_back(&a);
+        if (t[i].from) ul__device_free(a, (void *)t[i].from);
+    all_goes_back(a);
 }
 
 static void neighbours_become_one(void)
 {
-    ul_device_arena a = arena_of(0, (int64_t)64 << 30);
+    ul_device_arena *a = arena_of(0, (int64_t)64 << 30);
     char *t[16];
-    for (int i = 0; i < 16; i++) t[i] = ul__device_alloc(&a, 64 << 20);
-    CHECK(a.system_allocations == 1 && a.reserved == (int64_t)1 << 30, "%lld segments of %lld",
-          (long long)a.system_allocations, (long long)a.reserved);
-    CHECK(ul__device_largest(&a) == 0);
-    for (int i = 0; i < 16; i += 2) ul__device_free(&a, t[i]);
-    CHECK(ul__device_largest(&a) == 64 << 20);
-    for (int i = 1; i < 15; i += 2) ul__device_free(&a, t[i]);
-    CHECK(ul__device_largest(&a) == 15 * (int64_t)(64 << 20));
-    ul__device_trim(&a);
-    CHECK(a.reserved == (int64_t)1 << 30); /* one block of it is in use */
-    char *all = ul__device_alloc(&a, 15 * (int64_t)(64 << 20));
-    CHECK(a.system_allocations == 1 && all == t[0]);
-    ul__device_free(&a, all);
-    ul__device_free(&a, t[15]);
-    all_goes_back(&a);
+    for (int i = 0; i < 16; i++) t[i] = ul__device_alloc(a, 64 << 20);
+    CHECK(a->system_allocations == 1 && a->reserved == (int64_t)1 << 30, "%lld segments of %lld",
+          (long long)a->system_allocations, (long long)a->reserved);
+    CHECK(ul__device_largest(a) == 0);
+    for (int i = 0; i < 16; i += 2) ul__device_free(a, t[i]);
+    CHECK(ul__device_largest(a) == 64 << 20);
+    for (int i = 1; i < 15; i += 2) ul__device_free(a, t[i]);
+    CHECK(ul__device_largest(a) == 15 * (int64_t)(64 << 20));
+    ul__device_trim(a);
+    CHECK(a->reserved == (int64_t)1 << 30); /* one block of it is in use */
+    char *all = ul__device_alloc(a, 15 * (int64_t)(64 << 20));
+    CHECK(a->system_allocations == 1 && all == t[0]);
+    ul__device_free(a, all);
+    ul__device_free(a, t[15]);
+    all_goes_back(a);
 }
 
 /* The same step again needs nothing of the driver, whatever the order of its sizes. */
 static void steps_find_what_was_there(void)
 {
     enum { N = 60 };
-    ul_device_arena a = arena_of(0, (int64_t)80 << 30);
+    ul_device_arena *a = arena_of(0, (int64_t)80 << 30);
     char *t[N];
     int64_t after_two = 0;
     for (int step = 0; step < 100; step++) {
         seed = 11;
-        for (int i = 0; i < N; i++) t[i] = ul__device_alloc(&a, random_bytes(28));
-        for (int i = 0; i < N; i++) ul__device_free(&a, t[(i * 7 + 3) % N]);
-        if (step == 1) after_two = a.system_allocations;
+        for (int i = 0; i < N; i++) t[i] = ul__device_alloc(a, random_bytes(28));
+        for (int i = 0; i < N; i++) ul__device_free(a, t[(i * 7 + 3) % N]);
+        if (step == 1) after_two = a->system_allocations;
     }
-    CHECK(a.system_allocations == after_two && device.taken_times == after_two);
-    all_goes_back(&a);
+    CHECK(a->system_allocations == after_two && device.taken_times == after_two);
+    all_goes_back(a);
 }
 
 /* ---- little memory ---- */
 
 static void what_is_left_is_taken_in_smaller_pieces(void)
 {
-    ul_device_arena a = arena_of(0, (int64_t)80 << 30);
+    ul_device_arena *a = arena_of(0, (int64_t)80 << 30);
     device.taken = ((int64_t)80 << 30) - (40 << 20); /* another process has the rest */
-    char *t = ul__device_alloc(&a, 1 << 20), *u = ul__device_alloc(&a, 25 << 20);
-    CHECK(t && u && a.reserved <= 40 << 20, "%lld", (long long)a.reserved);
-    CHECK(!ul__device_alloc(&a, 25 << 20));
-    ul__device_free(&a, t);
-    ul__device_free(&a, u);
-    ul__device_trim(&a);
-    CHECK(a.reserved == 0);
+    char *t = ul__device_alloc(a, 1 << 20), *u = ul__device_alloc(a, 25 << 20);
+    CHECK(t && u && a->reserved <= 40 << 20, "%lld", (long long)a->reserved);
+    CHECK(!ul__device_alloc(a, 25 << 20));
+    ul__device_free(a, t);
+    ul__device_free(a, u);
+    ul__device_trim(a);
+    CHECK(a->reserved == 0);
 }
 
 static void a_limit_holds(void)
 {
-    ul_device_arena a = arena_of(0, (int64_t)80 << 30);
-    a.limit = 10 << 20;
-    char *t = ul__device_alloc(&a, 6 << 20);
-    CHECK(t && a.reserved <= a.limit && !ul__device_alloc(&a, 6 << 20));
-    a.limit = 0;
-    char *u = ul__device_alloc(&a, 6 << 20);
+    ul_device_arena *a = arena_of(0, (int64_t)80 << 30);
+    a->limit = 10 << 20;
+    char *t = ul__device_alloc(a, 6 << 20);
+    CHECK(t && a->reserved <= a->limit && !ul__device_alloc(a, 6 << 20));
+    a->limit = 0;
+    char *u = ul__device_alloc(a, 6 << 20);
     CHECK(u);
-    ul__device_free(&a, t);
-    ul__device_free(&a, u);
-    all_goes_back(&a);
+    ul__device_free(a, t);
+    ul__device_free(a, u);
+    all_goes_back(a);
 }
 
 /* ---- other streams ---- */
 
 static void freed_is_used_again_at_once_unless_touched(void)
 {
-    ul_device_arena a = arena_of(0, (int64_t)64 << 30);
+    ul_device_arena *a = arena_of(0, (int64_t)64 << 30);
     int64_t n = 600 << 20;
-    char *t = ul__device_alloc(&a, n);
-    CHECK(ul__device_touch(&a, t, stream(COMPUTE)) == 0); /* the one that computes does not count */
-    ul__device_free(&a, t);
-    CHECK(ul__device_alloc(&a, n) == t && device.n_events == 0);
+    char *t = ul__device_alloc(a, n);
+    CHECK(ul__device_touch(a, t, stream(COMPUTE)) == 0); /* the one that computes does not count */
+    ul__device_free(a, t);
+    CHECK(ul__device_alloc(a, n) == t && device.n_events == 0);
 
-    CHECK(ul__device_touch(&a, t, stream(1)) == 0);
-    ul__device_free(&a, t);
-    char *u = ul__device_alloc(&a, n); /* all that is in use waits: rather than take more .. */
+    CHECK(ul__device_touch(a, t, stream(1)) == 0);
+    ul__device_free(a, t);
+    char *u = ul__device_alloc(a, n); /* all that is in use waits: rather than take more .. */
     CHECK(u == t && device.waits == 1 && device.computes_after[1] == 1); /* .. it computes later */
 
-    char *held = ul__device_alloc(&a, (int64_t)4 << 30);
-    ul__device_touch(&a, u, stream(1));
-    ul__device_touch(&a, u, stream(2));
-    ul__device_touch(&a, u, stream(1)); /* later: this is what counts */
-    ul__device_free(&a, u);
-    char *v = ul__device_alloc(&a, n);
+    char *held = ul__device_alloc(a, (int64_t)4 << 30);
+    ul__device_touch(a, u, stream(1));
+    ul__device_touch(a, u, stream(2));
+    ul__device_touch(a, u, stream(1)); /* later: this is what counts */
+    ul__device_free(a, u);
+    char *v = ul__device_alloc(a, n);
     CHECK(v != u && device.waits == 1); /* a seventh of what is in use may wait */
     device.done[1] = 2;
     device.done[2] = 1;
-    char *w = ul__device_alloc(&a, n);
+    char *w = ul__device_alloc(a, n);
     CHECK(w != u);
     device.done[1] = 3;
-    CHECK(ul__device_alloc(&a, n) == u && device.waits == 1);
+    CHECK(ul__device_alloc(a, n) == u && device.waits == 1);
     CHECK(device.n_events == 2); /* they are used again */
-    ul__device_free(&a, u);
-    ul__device_free(&a, v);
-    ul__device_free(&a, w);
-    ul__device_free(&a, held);
-    all_goes_back(&a);
+    ul__device_free(a, u);
+    ul__device_free(a, v);
+    ul__device_free(a, w);
+    ul__device_free(a, held);
+    all_goes_back(a);
 }
 
 static void trim_gives_whole_segments(void)
 {
-    ul_device_arena a = arena_of(0, (int64_t)64 << 30);
-    char *first = ul__device_alloc(&a, 64 << 20), *last = ul__device_alloc(&a, 960 << 20);
-    char *other = ul__device_alloc(&a, 1 << 20);
-    CHECK(a.system_allocations == 2 && last == first + (64 << 20));
-    ul__device_free(&a, last);
-    ul__device_free(&a, other);
-    ul__device_trim(&a);
-    CHECK(device.given_times == 1 && a.reserved == (int64_t)1 << 30 && device.taken == a.reserved);
-    CHECK(ul__device_alloc(&a, 960 << 20) == last);
-    ul__device_free(&a, last);
-    ul__device_free(&a, first);
-    all_goes_back(&a);
+    ul_device_arena *a = arena_of(0, (int64_t)64 << 30);
+    char *first = ul__device_alloc(a, 64 << 20), *last = ul__device_alloc(a, 960 << 20);
+    char *other = ul__device_alloc(a, 1 << 20);
+    CHECK(a->system_allocations == 2 && last == first + (64 << 20));
+    ul__device_free(a, last);
+    ul__device_free(a, other);
+    ul__device_trim(a);
+    CHECK(device.given_times == 1 && a->reserved == (int64_t)1 << 30 &&
+          device.taken == a->reserved);
+    CHECK(ul__device_alloc(a, 960 << 20) == last);
+    ul__device_free(a, last);
+    ul__device_free(a, first);
+    all_goes_back(a);
 }
 
 static void trim_waits_for_others(void)
 {
-    ul_device_arena a = arena_of(0, (int64_t)64 << 30);
-    char *t = ul__device_alloc(&a, 64 << 20);
-    ul__device_touch(&a, t, stream(2));
-    ul__device_free(&a, t);
-    CHECK(a.waiting && device.done[2] == 0);
-    ul__device_trim(&a);
-    CHECK(!a.waiting && device.done[2] == 1 && a.reserved == 0 && device.given_times == 1);
+    ul_device_arena *a = arena_of(0, (int64_t)64 << 30);
+    char *t = ul__device_alloc(a, 64 << 20);
+    ul__device_touch(a, t, stream(2));
+    ul__device_free(a, t);
+    CHECK(a->waiting && device.done[2] == 0);
+    ul__device_trim(a);
+    CHECK(!a->waiting && device.done[2] == 1 && a->reserved == 0 && device.given_times == 1);
 }
 
 static void what_waits_is_had_before_memory_is_out(void)
 {
-    ul_device_arena a = arena_of(0, 64 << 20);
-    char *held = ul__device_alloc(&a, 40 << 20), *t = ul__device_alloc(&a, 8 << 20);
-    ul__device_touch(&a, t, stream(1));
-    ul__device_free(&a, t);
-    char *u = ul__device_alloc(&a, 8 << 20), *v = ul__device_alloc(&a, 8 << 20);
+    ul_device_arena *a = arena_of(0, 64 << 20);
+    char *held = ul__device_alloc(a, 40 << 20), *t = ul__device_alloc(a, 8 << 20);
+    ul__device_touch(a, t, stream(1));
+    ul__device_free(a, t);
+    char *u = ul__device_alloc(a, 8 << 20), *v = ul__device_alloc(a, 8 << 20);
     CHECK(u && v && u != t && v != t && device.waits == 0);
-    CHECK(ul__device_alloc(&a, 8 << 20) == t && device.waits == 1);
-    CHECK(!ul__device_alloc(&a, 1));
-    ul__device_free(&a, t);
-    CHECK(ul__device_alloc(&a, 1) == t); /* small ones would have a segment of their own */
-    ul__device_free(&a, t);
-    ul__device_free(&a, held);
-    ul__device_free(&a, u);
-    ul__device_free(&a, v);
-    all_goes_back(&a);
+    CHECK(ul__device_alloc(a, 8 << 20) == t && device.waits == 1);
+    CHECK(!ul__device_alloc(a, 1));
+    ul__device_free(a, t);
+    CHECK(ul__device_alloc(a, 1) == t); /* small ones would have a segment of their own */
+    ul__device_free(a, t);
+    ul__device_free(a, held);
+    ul__device_free(a, u);
+    ul__device_free(a, v);
+    all_goes_back(a);
 }
 
 /* Blocks come and go while streams lag behind at random: nobody is given what another stream has
@@ -381,7 +386,7 @@ static void nothing_is_given_out_too_early(void)
         char *data;
         int64_t bytes, until[STREAMS];
     } t[N], past[MOST];
-    ul_device_arena a = arena_of(0, (int64_t)2 << 30);
+    ul_device_arena *a = arena_of(0, (int64_t)2 << 30);
     int n_past = 0, early = 0;
     seed = 5;
     memset(t, 0, sizeof t);
@@ -389,15 +394,15 @@ static void nothing_is_given_out_too_early(void)
         int i = (int)random_below(N), s = 1 + (int)random_below(STREAMS - 1);
         if (random_below(4) == 0 && device.done[s] < device.asked[s]) device.done[s]++;
         if (t[i].data && random_below(2)) {
-            ul__device_touch(&a, t[i].data, stream(s));
+            ul__device_touch(a, t[i].data, stream(s));
             t[i].until[s] = device.asked[s];
         } else if (t[i].data) {
-            ul__device_free(&a, t[i].data);
+            ul__device_free(a, t[i].data);
             if (n_past < MOST) past[n_past++] = t[i];
             t[i].data = NULL;
         } else {
             int64_t bytes = random_bytes(27);
-            char *data = ul__device_alloc(&a, bytes);
+            char *data = ul__device_alloc(a, bytes);
             if (!data) continue;
             memset(&t[i], 0, sizeof t[i]);
             t[i].data = data;
@@ -417,8 +422,8 @@ static void nothing_is_given_out_too_early(void)
     }
     CHECK(early == 0 && device.waits > 100, "%d too early, %d waits", early, device.waits);
     for (int i = 0; i < N; i++)
-        if (t[i].data) ul__device_free(&a, t[i].data);
-    all_goes_back(&a);
+        if (t[i].data) ul__device_free(a, t[i].data);
+    all_goes_back(a);
 }
 
 int main(void)
