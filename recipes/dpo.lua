@@ -20,6 +20,7 @@ local recipe = ul.recipe 'dpo' {
   batch = 8,                       -- pairs in a step
   accumulate = 1,                  -- parts that a step is done in, to save memory
   recompute = true,                -- backward computes layers again: less memory, a third more time
+  offload = false,                 -- inputs of layers and AdamW's state wait off the device
   sp = 1,                          -- ranks that share each text (--ranks); others share pairs
   ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
   tp = 1,                          -- ranks that share each weight and the tokens of an sp rank
@@ -87,7 +88,7 @@ end
 -- The model, and what scores a batch as it was before.
 local function load(cfg)
   local options = { mesh = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp }, dtype = cfg.dtype,
-                    recompute = cfg.recompute }
+                    recompute = cfg.recompute, offload = cfg.offload }
   local model, tokenizer = ul.hf.load(cfg.model, options)
   if cfg.lora.rank > 0 then
     ul.lora.add(model, { rank = cfg.lora.rank, alpha = cfg.lora.alpha, seed = cfg.seed,
@@ -108,7 +109,8 @@ function recipe.train(cfg)
   tokenizer = cfg.tokenizer or tokenizer
   local all = read_pairs(cfg, source, tokenizer)
   local size, schedule = plan(cfg, all.n, mesh.dp.size)
-  local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay })
+  local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay,
+                                        offload = cfg.offload })
   local data = all:shuffle { seed = cfg.seed }:batch(size):shard(mesh)
   local run = ul.run { dir = cfg.out, config = cfg, fixed = { 'lora' }, model = model,
                        optim = optim, data = data, base = model.source, keep = cfg.keep,

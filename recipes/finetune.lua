@@ -18,6 +18,7 @@ local recipe = ul.recipe 'finetune' {
   seq_len = 2048, batch = 8,       -- tokens in a row; rows in a step, if there are as many
   accumulate = 1,                  -- parts that a step is done in, to save memory
   recompute = true,                -- backward computes layers again: less memory, a third more time
+  offload = false,                 -- inputs of layers and AdamW's state wait off the device
   sp = 1,                          -- ranks that share each sequence (--ranks); others share rows
   ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
   tp = 1,                          -- ranks that share each weight and the tokens of an sp rank
@@ -94,7 +95,7 @@ function recipe.train(cfg)
   local source, is_adapter = check(cfg)
   local model, tokenizer = ul.hf.load(cfg.model, {
     mesh = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp }, dtype = cfg.dtype,
-    recompute = cfg.recompute,
+    recompute = cfg.recompute, offload = cfg.offload,
   })
   if cfg.lora.rank > 0 then
     ul.lora.add(model, { rank = cfg.lora.rank, alpha = cfg.lora.alpha, seed = cfg.seed,
@@ -103,7 +104,8 @@ function recipe.train(cfg)
   local train, held_out = read_data(cfg, source, cfg.tokenizer or tokenizer)
   local rows = rows_of(cfg, train)
   local batch, schedule = plan(cfg, rows.n, model.mesh.dp.size)
-  local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay })
+  local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay,
+                                        offload = cfg.offload })
   local data = rows:shuffle { seed = cfg.seed }:batch(batch):shard(model.mesh)
   local run = ul.run { dir = cfg.out, config = cfg, fixed = { 'lora' }, model = model,
                        optim = optim, data = data, base = cfg.lora.rank > 0 and model.source or nil,

@@ -16,6 +16,7 @@ local recipe = ul.recipe 'llama3' {
   held_out = 0.05,                 -- the share of the text, at its end, kept for the test
   seq_len = 256, batch = 4,        -- tokens in a row; rows in a step
   accumulate = 1,                  -- parts that a step is done in, to save memory
+  offload = false,                 -- inputs of layers and AdamW's state wait off the device
   sp = 1,                          -- ranks that share each sequence (--ranks); others share rows
   ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
   tp = 1,                          -- ranks that share each weight and the tokens of an sp rank
@@ -88,7 +89,10 @@ function Llama:hidden(inputs, positions, docs, cache)
   local x, head_dim = self.embed(inputs), self.layers[1].attention.head_dim
   positions = self.mesh.tp:all_gather(positions, { dim = -1 })
   local rope = F.rope_table(positions, head_dim, { theta = self.rope_theta, dtype = x:dtype() })
-  for i, block in ipairs(self.layers) do x = block(x, rope, docs, cache and cache:layer(i)) end
+  local call = self.offload and ul.offload or function(block, ...) return block(...) end
+  for i, block in ipairs(self.layers) do
+    x = call(block, x, rope, docs, cache and cache:layer(i))
+  end
   return self.norm(x)
 end
 function Llama:forward(batch)
@@ -122,8 +126,9 @@ function recipe.train(cfg, Model)
   if cfg.save then ul.hf.check_folder(cfg.save, 'model', cfg.model.path or cfg.tokenizer) end
   local model, tokenizer = new_model(cfg, Model)
   local mesh = model.mesh
-  tokenizer = tokenizer or cfg.tokenizer
-  local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay })
+  model.offload, tokenizer = cfg.offload, tokenizer or cfg.tokenizer
+  local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay,
+                                        offload = cfg.offload })
   local text = ul.data.read(cfg.data):tokenize(tokenizer)
   local train, held_out = text:hold_out(cfg.held_out)
   local data = train:pack(cfg.seq_len):shuffle { seed = cfg.seed }:batch(cfg.batch):shard(mesh)

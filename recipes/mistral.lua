@@ -18,6 +18,7 @@ local recipe = ul.recipe 'mistral' {
   held_out = 0.05,                 -- the share of the text, at its end, kept for the test
   seq_len = 256, batch = 4,        -- tokens in a row; rows in a step
   accumulate = 1,                  -- parts that a step is done in, to save memory
+  offload = false,                 -- inputs of layers and AdamW's state wait off the device
   sp = 1,                          -- ranks that share each sequence (--ranks); others share rows
   ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
   tp = 1,                          -- ranks that share each weight and the tokens of an sp rank

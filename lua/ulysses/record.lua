@@ -222,6 +222,10 @@ local function planned_tokens(self)
   return self.tokens_of_step and data.size * data.length or 0
 end
 
+local function amount(bytes)
+  return bytes < 1e10 and ('%.0f MB'):format(bytes / 1e6) or log.bytes(bytes)
+end
+
 --- One line about a run on the meta device: what a step takes, of the first rank where there are
 --- several. To its tensors come those that stay on the host (the text), and what kernels keep for
 --- themselves.
@@ -230,9 +234,11 @@ end
 function record.plan(self)
   local bytes = ul.memory('meta').peak + ul.memory('meta').scratch + ul.memory('cpu').peak
   local parameters = self.model.n_parameters and self.model:n_parameters() or 0
-  local memory = bytes < 1e10 and ('%.0f MB'):format(bytes / 1e6) or log.bytes(bytes)
-  local ranks = ranks_text(self)
-  return ('plan: %s parameters%s; a step of %d tokens takes %s at its peak and %s%s'):format(
+  local memory = amount(bytes)
+  local ranks, off = ranks_text(self), ul.memory('meta').off_device_peak
+  memory = memory .. ' at its peak'
+  if off > 0 then memory = ('%s, %s off the device'):format(memory, amount(off)) end
+  return ('plan: %s parameters%s; a step of %d tokens takes %s and %s%s'):format(
     log.count(parameters), ranks and ' on ' .. ranks or '', planned_tokens(self), memory,
     log.flops(self.flops_of_step or 0), ranks and ' on each' or '')
 end

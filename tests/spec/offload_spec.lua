@@ -269,3 +269,31 @@ describe('adamw with its state off the device', function()
     assert(core.path_remove(path))
   end)
 end)
+
+describe('a recipe with offload=true', function()
+  local small = 'model.dim=16 model.ffn=16 model.n_layers=3 model.n_heads=2 model.n_kv_heads=1 '
+    .. 'seq_len=16 batch=2 steps=2 log_every=1 sample=1 out= data=README.md'
+
+  it('prints the same losses', function()
+    local function losses(given)
+      local output = program.shell(('$P recipes/llama3.lua %s %s'):format(small, given))
+      local list = {}
+      for loss in output:gmatch 'loss +([%d.]+)' do list[#list + 1] = loss end
+      assert.equal(4, #list, output)
+      return list
+    end
+    assert.same(losses 'offload=false', losses 'offload=true')
+  end)
+
+  it('is planned: two inputs of as many as there are, and no moments', function()
+    local function plan(given)
+      local output = program.shell(('$P --device meta recipes/mistral.lua %s %s'):format(
+        small:gsub('seq_len=16', 'seq_len=4K'), given))
+      return output:match 'takes (%d+) MB at its peak([^\n]*)'
+    end
+    local plain, moved, off = plan 'offload=false', plan 'offload=true'
+    assert.is_true(tonumber(moved) < 0.7 * plain)
+    -- 3 layers of 2 x 4096 x 16 numbers, and 2 of each of the model's
+    assert.matches('^, 2 MB off the device and [%d.]+ GFLOP', off)
+  end)
+end)

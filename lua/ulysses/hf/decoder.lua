@@ -80,8 +80,9 @@ end
 ---@field mesh Mesh
 ---@field tokenizer Tokenizer? that of the folder it was loaded from
 ---@field recompute boolean whether backward computes each layer again, and keeps its input alone
+---@field offload boolean the same, and the inputs wait off the device: see ul.offload
 local Decoder = nn.class 'Decoder'
-Decoder.recompute = false
+Decoder.recompute, Decoder.offload = false, false
 Decoder.uses_cache = true -- ul.generate may give logits() one
 
 ---@param c DecoderSettings
@@ -116,9 +117,10 @@ function Decoder:hidden(inputs, positions, docs, cache)
   local tokens = length_of(self, positions, cache)
   positions = mesh.tp:all_gather(positions, { dim = -1 })
   local angles = rope.table(c.rope, c.head_dim, positions, tokens, x:dtype())
+  local call = self.offload and ul.offload or self.recompute and ul.recompute
   for i, block in ipairs(self.layers) do
-    if self.recompute then
-      x = ul.recompute(block, x, angles, docs)
+    if call then
+      x = call(block, x, angles, docs)
     else
       x = block(x, angles, docs, cache and cache:layer(i))
     end

@@ -143,18 +143,19 @@ end
 ---   tokenizer  false: without it
 ---   adapter    the folder of a LoRA adapter for it, as PEFT or ul.lora.save has written it
 ---   recompute  whether backward computes each layer again, and keeps its input alone
+---   offload    the same, and the inputs wait off the device: see ul.offload
 --- The model has what the recipes' models have: model(batch), model:logits(ids), and
 --- model:generate(prompt).
 ---@param folder string
 ---@param given { dtype: Dtype?, device: Device?, mesh: Mesh|table|nil, config: table?,
----  tokenizer: boolean?, recompute: boolean?, adapter: string? }?
+---  tokenizer: boolean?, recompute: boolean?, offload: boolean?, adapter: string? }?
 ---@return Decoder model
 ---@return Tokenizer? tok
 ---@return HfConfig config
 return function(folder, given)
   local how = options.read('hf.load', given, {
     dtype = options.none, device = options.none, mesh = options.none, config = options.none,
-    tokenizer = true, recompute = false, adapter = options.none,
+    tokenizer = true, recompute = false, offload = false, adapter = options.none,
   })
   if folder == nil or folder == '' then
     refuse 'hf.load: no folder with a model is named; recipes have it from model=path/to/folder'
@@ -180,7 +181,7 @@ return function(folder, given)
   end)
   weights:close()
   model.config, model.source, model.tokenizer = read, folder, tok
-  model.recompute = how.recompute
+  model.recompute, model.offload = how.recompute, how.offload
   if how.adapter then require('ulysses.lora').load(how.adapter, model) end
   return model, tok, read
 end
