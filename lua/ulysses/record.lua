@@ -50,7 +50,7 @@ end
 local function totals(self)
   local flops = ul.flops() - self.before.flops
   local tokens = self.batch.tokens or self.batch.inputs:numel()
-  local peak = ul.memory('cpu').peak
+  local peak = ul.memory(ul.default_device():find '^cuda' and 'cuda' or 'cpu').peak
   if not self.group then return flops, tokens, peak end
   local all = agree.numbers(self.group, { math.floor(flops), tokens, peak },
                             'the record of step ' .. self.step)
