@@ -119,7 +119,7 @@ static int pin(ul_slot *slot)
     UL_REQUIRE(slot->event, UL_ENOMEM, "cuda: there is no event");
     slot->data = cuda->pin(slot->bytes);
     UL_REQUIRE(slot->data, UL_ENOMEM,
-               "offload: the host cannot pin %.1f MiB more beside %.1f MiB: it has too little "
+               "cuda: the host cannot pin %.1f MiB more beside %.1f MiB: it has too little "
                "memory, or may not pin as much (ulimit -l)",
                (double)slot->bytes / 1048576, (double)reserved[UL_CUDA] / 1048576);
     return UL_OK;
@@ -183,7 +183,7 @@ static int drop_unused(ul_device home)
 int ul__slot_take(ul_slot **out, ul_device home, int64_t bytes)
 {
     if (home == UL_CUDA && !ul__cuda()) UL_TRY(ul_cuda_open(-1));
-    bytes = (bytes + PAGE) / PAGE * PAGE;
+    bytes = bytes > 0 ? (bytes + PAGE - 1) / PAGE * PAGE : PAGE;
     ul_slot *s = find(home, bytes);
     if (!s) {
         s = ul__alloc(sizeof *s);

@@ -1,23 +1,40 @@
 /* staged.c - tensors on a device among ranks whose transport knows the host's memory alone: what is
  * sent is copied there first, and what has arrived is copied back.
  *
- * So ranks may share one GPU, which NCCL refuses. Pieces lie in the host's memory one behind the
- * other, wherever they are on the device. A group of one rank copies from device to device.
+ * So ranks may share one GPU, which NCCL refuses. Pieces lie in pinned memory of the host one
+ * behind the other, wherever they are on the device, and are copied in the order of the stream that
+ * computes: the host waits for what it sends, and for memory that is used again. A group of one
+ * rank copies from device to device.
  */
 #include <string.h>
 
+#include "../off_device.h"
 #include "comm.h"
 
 enum { ROUND_BYTES = 64 << 20 }; /* of an all_reduce */
 
-static int to_host(void *host, const void *data, int64_t bytes)
+/* Pinned memory that no copy is under way of. */
+static int new_memory(ul_tensor **memory, ul_dtype dtype, int64_t n)
 {
-    return bytes > 0 ? ul__cuda()->read(host, data, bytes) : UL_OK;
+    UL_TRY(ul__off_device_new(memory, dtype, UL_CUDA, 1, &n));
+    int rc = ul__slot_finish((*memory)->storage->slot);
+    if (rc < 0) ul_tensor_free(*memory);
+    return rc;
 }
 
-static int to_device(void *data, const void *host, int64_t bytes)
+/* `host` lies in memory; has_arrived() waits for all of it. */
+static int to_host(const ul_tensor *memory, const char *host, const void *data, int64_t bytes)
 {
-    return bytes > 0 ? ul__cuda()->write(data, host, bytes) : UL_OK;
+    ul_slot *slot = memory->storage->slot;
+    return ul__slot_store(slot, host - slot->data, data, bytes, ul__cuda()->stream());
+}
+
+static int has_arrived(const ul_tensor *memory) { return ul__slot_finish(memory->storage->slot); }
+
+static int to_device(void *data, const ul_tensor *memory, const char *host, int64_t bytes)
+{
+    ul_slot *slot = memory->storage->slot;
+    return ul__slot_load(slot, host - slot->data, data, bytes, ul__cuda()->stream());
 }
 
 int ul__copy_on_cuda(void *to, const void *from, int64_t bytes)
@@ -40,7 +57,7 @@ static int make_room(copies *c, const ul_pieces *p, int size)
     int64_t tables = 2 * size * (int64_t)sizeof(int64_t), total = (tables + 63) / 64 * 64;
     int64_t first = total;
     for (int r = 0; r < size; r++) total += p->bytes[r];
-    UL_TRY(ul_tensor_new(&c->memory, UL_U8, UL_CPU, 1, &total));
+    UL_TRY(new_memory(&c->memory, UL_U8, total));
     int64_t *at = ul__data(c->memory), *bytes = at + size;
     c->pieces = (ul_pieces){(char *)ul__data(c->memory), at, bytes};
     for (int r = 0; r < size; r++) {
@@ -59,7 +76,8 @@ static int stage(copies *c, const ul_pieces *p, int size)
     UL_TRY(make_room(c, p, size));
     int rc = UL_OK;
     for (int r = 0; r < size && rc == UL_OK; r++)
-        rc = to_host(piece(&c->pieces, r), piece(p, r), p->bytes[r]);
+        rc = to_host(c->memory, piece(&c->pieces, r), piece(p, r), p->bytes[r]);
+    if (rc == UL_OK) rc = has_arrived(c->memory);
     if (rc < 0) ul_tensor_free(c->memory);
     return rc;
 }
@@ -67,7 +85,7 @@ static int stage(copies *c, const ul_pieces *p, int size)
 static int unstage(const copies *c, const ul_pieces *p, int size)
 {
     for (int r = 0; r < size; r++)
-        UL_TRY(to_device(piece(p, r), piece(&c->pieces, r), p->bytes[r]));
+        UL_TRY(to_device(piece(p, r), c->memory, piece(&c->pieces, r), p->bytes[r]));
     return UL_OK;
 }
 
@@ -79,15 +97,16 @@ static int all_reduce(ul_group *g, void *data, int64_t n, ul_dtype dtype, ul_red
     if (g->size == 1 || n == 0) return UL_OK;
     if (round > n) round = n;
     ul_tensor *memory;
-    UL_TRY(ul_tensor_new(&memory, dtype, UL_CPU, 1, &round));
+    UL_TRY(new_memory(&memory, dtype, round));
     char *host = ul__data(memory);
     int rc = UL_OK;
     for (int64_t done = 0; done < n && rc == UL_OK; done += round) {
         int64_t some = n - done < round ? n - done : round;
         char *at = (char *)data + done * e;
-        rc = to_host(host, at, some * e);
+        rc = to_host(memory, host, at, some * e);
+        if (rc == UL_OK) rc = has_arrived(memory);
         if (rc == UL_OK) rc = g->comm->all_reduce(g, host, some, dtype, how);
-        if (rc == UL_OK) rc = to_device(at, host, some * e);
+        if (rc == UL_OK) rc = to_device(at, memory, host, some * e);
     }
     ul_tensor_free(memory);
     return rc;
@@ -101,7 +120,7 @@ static int reduce_scatter(ul_group *g, void *mine, const ul_pieces *all, ul_dtyp
     UL_TRY(stage(&c, all, g->size));
     char *own = piece(&c.pieces, g->rank);
     int rc = g->comm->reduce_scatter(g, own, &c.pieces, dtype);
-    if (rc == UL_OK) rc = to_device(mine, own, bytes);
+    if (rc == UL_OK) rc = to_device(mine, c.memory, own, bytes);
     ul_tensor_free(c.memory);
     return rc;
 }
@@ -112,7 +131,8 @@ static int all_gather(ul_group *g, const ul_pieces *all, const void *mine)
     copies c;
     UL_TRY(make_room(&c, all, g->size));
     char *own = piece(&c.pieces, g->rank);
-    int rc = to_host(own, mine, all->bytes[g->rank]);
+    int rc = to_host(c.memory, own, mine, all->bytes[g->rank]);
+    if (rc == UL_OK) rc = has_arrived(c.memory);
     if (rc == UL_OK) rc = g->comm->all_gather(g, &c.pieces, own);
     if (rc == UL_OK) rc = unstage(&c, all, g->size);
     ul_tensor_free(c.memory);
@@ -141,11 +161,12 @@ static int run(one_piece *call, ul_group *g, void *data, int64_t bytes, int othe
                int writes)
 {
     ul_tensor *memory;
-    UL_TRY(ul_tensor_new(&memory, UL_U8, UL_CPU, 1, &bytes));
+    UL_TRY(new_memory(&memory, UL_U8, bytes));
     char *host = ul__data(memory);
-    int rc = reads ? to_host(host, data, bytes) : UL_OK;
+    int rc = reads ? to_host(memory, host, data, bytes) : UL_OK;
+    if (rc == UL_OK) rc = has_arrived(memory);
     if (rc == UL_OK) rc = call(g, host, bytes, other);
-    if (rc == UL_OK && writes) rc = to_device(data, host, bytes);
+    if (rc == UL_OK && writes) rc = to_device(data, memory, host, bytes);
     ul_tensor_free(memory);
     return rc;
 }

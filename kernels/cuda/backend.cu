@@ -39,6 +39,7 @@ int ul_cuda_fail(const char *sentence) { return fail(sentence); }
 #define UL_TAKE      cudaMalloc
 #define UL_GIVE_BACK cudaFree
 #define UL_PIN       cudaMallocHost
+#define UL_UNPIN     cudaFreeHost
 #endif
 
 static void *alloc(int64_t bytes)
@@ -86,7 +87,7 @@ static void *pin(int64_t bytes)
     return NULL;
 }
 
-static void unpin(void *host) { cudaFreeHost(host); }
+static void unpin(void *host) { UL_UNPIN(host); }
 
 static int copy_values(void *to, const void *from, int64_t bytes, int to_host, ul_stream *s)
 {

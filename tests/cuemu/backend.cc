@@ -73,13 +73,21 @@ void mark(void *data, int64_t n, ul_memory_mark how)
     if (how != UL_MEMORY_USED) POISON(data, bytes);
 }
 
+size_t pinned;
+
+cudaError_t unpin_memory(void *data)
+{
+    pinned -= sizes[data];
+    sizes.erase(data);
+    return cudaFreeHost(data);
+}
+
 cudaError_t pin_memory(void **data, size_t bytes)
 {
-    static size_t pinned;
     const char *most = getenv("CUEMU_PINNED");
     if (most && pinned + bytes > strtoull(most, nullptr, 10)) return cudaErrorMemoryAllocation;
     cudaError_t rc = cudaMallocHost(data, bytes);
-    if (rc == cudaSuccess) pinned += bytes;
+    if (rc == cudaSuccess) pinned += sizes[*data] = bytes;
     return rc;
 }
 } // namespace
@@ -88,5 +96,6 @@ cudaError_t pin_memory(void **data, size_t bytes)
 #define UL_MARK        mark
 #define UL_TAKE        take
 #define UL_GIVE_BACK   give_back
+#define UL_UNPIN       unpin_memory
 #define UL_PIN         pin_memory
 #include "backend.cu"

@@ -41,7 +41,7 @@ local list = {
     environment = 'SLURM_STEP_NUM_TASKS= SLURM_NTASKS=8', 'rank 0: 0', 'alone\t1',
     script = "print('alone', ul.group().size)" },
   { name = 'the real NCCL, where there is no driver', apart = 2, needs = 'libnccl.so.2',
-    environment = 'UL_CUDA_LIB_PATH=', 
+    environment = 'UL_CUDA_LIB_PATH=',
     'NCCL cannot be used (group: NCCL could not start: unhandled cuda error',
     'rank 0: 1', 'rank 1: 1', script = 'ul.group()' },
   { name = 'a rank without MPI is killed', apart = 3, 'NCCL has failed in all_reduce #',
