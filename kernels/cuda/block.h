@@ -19,7 +19,8 @@ template <class T> __device__ __forceinline__ T lane_xor(T mine, int by)
 }
 
 /* merge(a, b) over all threads of a block, in the order of threads and the same for all of them. T
- * has at most 16 bytes; blockDim is one-dimensional and a multiple of 32.
+ * has at most 16 bytes; blockDim.x is a multiple of 32. Where it is 32 each warp is on its own, and
+ * there may be several; else blockDim is one-dimensional.
  */
 template <class T, class M> __device__ __forceinline__ T block_reduce(T mine, M merge)
 {
@@ -29,6 +30,7 @@ template <class T, class M> __device__ __forceinline__ T block_reduce(T mine, M 
         T other = lane_xor(mine, by);
         mine = lane & by ? merge(other, mine) : merge(mine, other);
     }
+    if (warps == 1) return mine;
     __syncthreads(); /* the call before this one may still read part */
     if (lane == 0) part[warp] = mine;
     __syncthreads();
@@ -46,7 +48,16 @@ __device__ __forceinline__ acc block_sum(acc mine) { return block_reduce(mine, a
 #if UL_TYPE_FLOAT
 /* NaN is larger than all. */
 struct max_merge {
-    __device__ acc operator()(acc a, acc b) const { return b > a || b != b ? b : a; }
+    __device__ acc operator()(acc a, acc b) const
+    {
+#if defined(__CUDACC__) && !UL_TYPE_IS(f64)
+        float largest;
+        asm("max.NaN.f32 %0, %1, %2;" : "=f"(largest) : "f"(a), "f"(b));
+        return largest;
+#else
+        return b > a || b != b ? b : a;
+#endif
+    }
 };
 
 __device__ __forceinline__ acc block_max(acc mine) { return block_reduce(mine, max_merge()); }

@@ -144,9 +144,43 @@ __device__ __forceinline__ void give(real *at, int add, acc x)
 
 /* As many elements as one access moves, which is 16 bytes. */
 enum { PACK = 16 / (int)sizeof(real) };
-struct __align__(16) pack { real v[PACK]; };
 
 static inline int is_aligned(const void *p) { return ((uintptr_t)p & 15) == 0; }
+
+/* 0 <= i < n, written out: what is indexed by i stays in registers. */
+#ifdef __CUDACC__
+#define UL_UNROLL _Pragma("unroll")
+#else
+#define UL_UNROLL
+#endif
+#define UNROLLED(i, n) UL_UNROLL for (int i = 0; i < (n); i++)
+
+/* N neighbours, moved by as few accesses of at most 16 bytes as there can be. */
+template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) run {
+    T v[N];
+};
+
+template <int N, class T> __device__ __forceinline__ run<T, N> load_run(const T *from)
+{
+    return *(const run<T, N> *)from;
+}
+
+/* To global memory. */
+template <class T, int N> __device__ __forceinline__ void store_run(T *to, const run<T, N> &x)
+{
+#ifdef __CUDACC__
+    if constexpr (sizeof(T) == 2 && N == 8) { /* nvcc alone would store elements one by one */
+        uint32_t w[4];
+        UNROLLED (i, 4) w[i] = (uint32_t)x.v[2 * i] | (uint32_t)x.v[2 * i + 1] << 16;
+        asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
+                     :
+                     : "l"(__cvta_generic_to_global(to)), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                     : "memory");
+        return;
+    }
+#endif
+    *(run<T, N> *)to = x;
+}
 
 /* ---- launching ---- */
 
@@ -233,6 +267,23 @@ template <class F> static int flat_walk(ul_stream *s, const char *name, F f, int
 {
     if (n == 0) return 0;
     UL_LAUNCH((flat_kernel<F>), grid_for(s, n, BLOCK), dim3(BLOCK), 0, s->stream, f, n);
+    return ul_cuda_launched(name);
+}
+
+/* Calls f.at<PACK>(i) for runs of so many elements, f.at<1>(i) for those behind them. */
+template <class F> static __global__ void runs_kernel(F f, int64_t n, int64_t packs)
+{
+    GRID_STRIDE(p, packs) f.template at<PACK>(p * PACK);
+    GRID_STRIDE(i, n - packs * PACK) f.template at<1>(packs * PACK + i);
+}
+
+/* aligned: whether all that f touches begins at multiples of 16 bytes. */
+template <class F> static int runs_walk(ul_stream *s, const char *name, F f, int64_t n, int aligned)
+{
+    if (n == 0) return 0;
+    int64_t packs = aligned ? n / PACK : 0;
+    UL_LAUNCH((runs_kernel<F>), grid_for(s, packs > 0 ? packs : n, BLOCK), dim3(BLOCK), 0,
+              s->stream, f, n, packs);
     return ul_cuda_launched(name);
 }
 

@@ -50,23 +50,42 @@ int CUDA(gather)(ul_stream *s, void *y, const void *x, const int64_t *index, int
     return flat_walk(s, "gather", f, outer * m * inner);
 }
 
-struct select_body {
-    real *y;
-    const real *x;
-    const int64_t *index;
-    int64_t n, m, inner;
-    __device__ void operator()(int64_t k) const
+/* Rows of `runs` runs of N elements. index_t: of what fits the number of all runs. */
+template <int N, class index_t>
+static __global__ void select_kernel(real *y, const real *x, const int64_t *index, int64_t n,
+                                     int64_t m, int64_t runs, int64_t n_runs)
+{
+    GRID_STRIDE(k, n_runs)
     {
-        int64_t i = k % inner, row = k / inner, outer = row / m;
-        y[k] = x[(outer * n + index[row - outer * m]) * inner + i];
+        index_t row = (index_t)k / (index_t)runs, outer = row / (index_t)m;
+        int64_t i = (int64_t)((index_t)k - row * (index_t)runs);
+        int64_t from = (int64_t)outer * n + index[row - outer * (index_t)m];
+        store_run(y + k * N, load_run<N>(x + (from * runs + i) * N));
     }
-};
+}
+
+template <int N>
+static int select(ul_stream *s, real *y, const real *x, const int64_t *index, int64_t outer,
+                  int64_t n, int64_t m, int64_t runs)
+{
+    int64_t n_runs = outer * m * runs;
+    if (n_runs == 0) return 0;
+    dim3 grid = grid_for(s, n_runs, BLOCK);
+    if (n_runs <= INT32_MAX)
+        UL_LAUNCH((select_kernel<N, uint32_t>), grid, dim3(BLOCK), 0, s->stream, y, x, index, n, m,
+                  runs, n_runs);
+    else
+        UL_LAUNCH((select_kernel<N, uint64_t>), grid, dim3(BLOCK), 0, s->stream, y, x, index, n, m,
+                  runs, n_runs);
+    return ul_cuda_launched("index_select");
+}
 
 int CUDA(index_select)(ul_stream *s, void *y, const void *x, const int64_t *index, int64_t outer,
                        int64_t n, int64_t m, int64_t inner)
 {
-    select_body f = {(real *)y, (const real *)x, index, n, m, inner};
-    return flat_walk(s, "index_select", f, outer * m * inner);
+    if (inner % PACK == 0 && is_aligned(y) && is_aligned(x))
+        return select<PACK>(s, (real *)y, (const real *)x, index, outer, n, m, inner / PACK);
+    return select<1>(s, (real *)y, (const real *)x, index, outer, n, m, inner);
 }
 
 #if UL_TYPE_FLOAT

@@ -29,15 +29,16 @@ static __global__ void map_flat_kernel(map<F> m, unsigned scalars, int64_t n, in
 {
     GRID_STRIDE(p, packs)
     {
-        pack from[F::IN], to[F::OUT];
+        run<real, PACK> from[F::IN], to[F::OUT] = {};
         for (int k = 0; k < F::IN; k++) {
             if (scalars >> k & 1)
                 for (int j = 0; j < PACK; j++) from[k].v[j] = *m.in[k];
             else
-                from[k] = ((const pack *)m.in[k])[p];
+                from[k] = load_run<PACK>(m.in[k] + p * PACK);
         }
         for (int k = 0; k < F::OUT; k++)
-            if (m.out[k].data && m.out[k].add) to[k] = ((const pack *)m.out[k].data)[p];
+            if (m.out[k].data && m.out[k].add)
+                to[k] = load_run<PACK>((const real *)m.out[k].data + p * PACK);
         for (int j = 0; j < PACK; j++) {
             acc x[F::IN], y[F::OUT];
             for (int k = 0; k < F::IN; k++) x[k] = load(from[k].v[j]);
@@ -45,7 +46,7 @@ static __global__ void map_flat_kernel(map<F> m, unsigned scalars, int64_t n, in
             for (int k = 0; k < F::OUT; k++) give(to[k].v + j, m.out[k].add, y[k]);
         }
         for (int k = 0; k < F::OUT; k++)
-            if (m.out[k].data) ((pack *)m.out[k].data)[p] = to[k];
+            if (m.out[k].data) store_run((real *)m.out[k].data + p * PACK, to[k]);
     }
     int64_t i = packs * PACK + blockIdx.x * (int64_t)blockDim.x + threadIdx.x; /* the last few */
     if (i >= n) return;

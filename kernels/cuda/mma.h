@@ -12,8 +12,6 @@
 #include "cuda.h"
 
 #ifdef __CUDACC__
-#define UL_UNROLL _Pragma("unroll")
-
 __device__ __forceinline__ unsigned shared_address(const void *at)
 {
     return (unsigned)__cvta_generic_to_shared(at);
@@ -96,7 +94,6 @@ __device__ __forceinline__ uint32_t bf16_pair(float low, float high)
 
 #else
 /* Under tests/cuemu: macros, so that lanes which meet at two lines are seen. */
-#define UL_UNROLL
 #define mma_bf16(d, a, b)            cuemu::multiply_matrices((d), (a), (b), __LINE__)
 #define load_matrices(r, row)        cuemu::read_matrices((r), (row), 0, __LINE__)
 #define load_matrices_turned(r, row) cuemu::read_matrices((r), (row), 1, __LINE__)
@@ -123,8 +120,5 @@ static inline uint32_t bf16_pair(float low, float high)
     return pair;
 }
 #endif
-
-/* 0 <= i < n, written out: what is indexed by i stays in registers. */
-#define UNROLLED(i, n) UL_UNROLL for (int i = 0; i < (n); i++)
 
 #endif

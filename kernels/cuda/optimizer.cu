@@ -11,15 +11,25 @@ struct adamw_body {
     acc *master, *m, *v;
     const acc *grad;
     acc keep_m, take_m, keep_v, take_v, rate, root, eps, decay;
-    __device__ void operator()(int64_t i) const
+    template <int N> __device__ void at(int64_t i) const
     {
-        acc g = grad[i], w = master ? master[i] : load(param[i]);
-        acc new_m = keep_m * m[i] + take_m * g, new_v = keep_v * v[i] + take_v * g * g;
-        m[i] = new_m;
-        v[i] = new_v;
-        w = decay * w - rate * new_m / (sqrt(new_v) * root + eps);
-        if (master) master[i] = w;
-        param[i] = store(w);
+        run<acc, N> g = load_run<N>(grad + i), ms = load_run<N>(m + i), vs = load_run<N>(v + i), w;
+        run<real, N> to;
+        if (master)
+            w = load_run<N>(master + i);
+        else
+            to = load_run<N>(param + i);
+        UNROLLED (j, N) {
+            acc was = master ? w.v[j] : load(to.v[j]);
+            ms.v[j] = keep_m * ms.v[j] + take_m * g.v[j];
+            vs.v[j] = keep_v * vs.v[j] + take_v * g.v[j] * g.v[j];
+            w.v[j] = decay * was - rate * ms.v[j] / (sqrt(vs.v[j]) * root + eps);
+            to.v[j] = store(w.v[j]);
+        }
+        store_run(m + i, ms);
+        store_run(v + i, vs);
+        if (master) store_run(master + i, w);
+        store_run(param + i, to);
     }
 };
 
@@ -39,7 +49,9 @@ int CUDA(adamw)(ul_stream *s, void *param, void *master, void *m, void *v, const
                     (acc)(1 / sqrt(step->bias_2)),
                     (acc)step->eps,
                     (acc)(1 - step->lr * step->weight_decay)};
-    return flat_walk(s, "adamw", f, n);
+    int aligned = is_aligned(param) && is_aligned(master) && is_aligned(m) && is_aligned(v) &&
+                  is_aligned(grad);
+    return runs_walk(s, "adamw", f, n, aligned);
 }
 
 /* ---- SGD ---- */
@@ -50,18 +62,27 @@ struct sgd_body {
     const acc *grad;
     acc lr, mu, weight_decay;
     int nesterov;
-    __device__ void operator()(int64_t i) const
+    template <int N> __device__ void at(int64_t i) const
     {
-        acc w = master ? master[i] : load(param[i]);
-        acc d = grad[i] + weight_decay * w;
-        if (momentum) {
-            acc moved = mu * momentum[i] + d;
-            momentum[i] = moved;
-            d = nesterov ? d + mu * moved : moved;
+        run<acc, N> g = load_run<N>(grad + i), moved, w;
+        run<real, N> to;
+        if (momentum) moved = load_run<N>(momentum + i);
+        if (master)
+            w = load_run<N>(master + i);
+        else
+            to = load_run<N>(param + i);
+        UNROLLED (j, N) {
+            acc was = master ? w.v[j] : load(to.v[j]), d = g.v[j] + weight_decay * was;
+            if (momentum) {
+                moved.v[j] = mu * moved.v[j] + d;
+                d = nesterov ? d + mu * moved.v[j] : moved.v[j];
+            }
+            w.v[j] = was - lr * d;
+            to.v[j] = store(w.v[j]);
         }
-        w -= lr * d;
-        if (master) master[i] = w;
-        param[i] = store(w);
+        if (momentum) store_run(momentum + i, moved);
+        if (master) store_run(master + i, w);
+        store_run(param + i, to);
     }
 };
 
@@ -70,7 +91,9 @@ int CUDA(sgd)(ul_stream *s, void *param, void *master, void *momentum, const voi
 {
     sgd_body f = {(real *)param, (acc *)master, (acc *)momentum,   (const acc *)grad,
                   (acc)lr,       (acc)mu,       (acc)weight_decay, nesterov};
-    return flat_walk(s, "sgd", f, n);
+    int aligned =
+        is_aligned(param) && is_aligned(master) && is_aligned(momentum) && is_aligned(grad);
+    return runs_walk(s, "sgd", f, n, aligned);
 }
 
 /* ---- sum of squares: parts whose number depends on the device and n alone, summed in order ----
@@ -80,12 +103,20 @@ struct add_doubles {
     __device__ double operator()(double a, double b) const { return a + b; }
 };
 
-KERNEL squares_kernel(double *parts, const real *x, int64_t n)
+KERNEL squares_kernel(double *parts, const real *x, int64_t n, int64_t packs)
 {
     double sum = 0;
-    GRID_STRIDE(i, n)
+    GRID_STRIDE(p, packs)
     {
-        double v = (double)load(x[i]);
+        run<real, PACK> from = load_run<PACK>(x + p * PACK);
+        UNROLLED (j, PACK) {
+            double v = (double)load(from.v[j]);
+            sum += v * v;
+        }
+    }
+    GRID_STRIDE(i, n - packs * PACK)
+    {
+        double v = (double)load(x[packs * PACK + i]);
         sum += v * v;
     }
     sum = block_reduce(sum, add_doubles());
@@ -105,8 +136,9 @@ int CUDA(sum_squares)(ul_stream *s, double *out, const void *x, int64_t n)
     double *parts = (double *)s->scratch;
     *out = 0;
     if (n == 0) return 0;
-    dim3 grid = grid_for(s, n, BLOCK);
-    UL_LAUNCH(squares_kernel, grid, dim3(BLOCK), 0, s->stream, parts, (const real *)x, n);
+    int64_t packs = is_aligned(x) ? n / PACK : 0;
+    dim3 grid = grid_for(s, packs > 0 ? packs : n, BLOCK);
+    UL_LAUNCH(squares_kernel, grid, dim3(BLOCK), 0, s->stream, parts, (const real *)x, n, packs);
     UL_LAUNCH(squares_end_kernel, dim3(1), dim3(BLOCK), 0, s->stream, parts, (int)grid.x);
     int rc = ul_cuda_launched("sum_squares");
     return rc < 0 ? rc : ul_cuda_fetch(s, out, parts, sizeof *out);

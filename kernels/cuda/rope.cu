@@ -23,30 +23,60 @@ int CUDA(rope_table)(ul_stream *s, void *cosine, void *sine, const int64_t *posi
     return flat_walk(s, "rope_table", f, n * half);
 }
 
-/* y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin: a thread for each pair. */
-struct rope_body {
+/* y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin: a thread for each N neighbouring pairs of a head.
+ * index_t: of what fits the number of pairs; divisions of 32 bits are many times faster.
+ */
+struct rope_call {
     ul_grad y;
     const real *x;
     const acc *cosine, *sine;
     int64_t tokens, heads, half, table_step;
     acc sign;
-    __device__ void operator()(int64_t k) const
-    {
-        int64_t i = k % half, head = k / half, row = head / heads;
-        int64_t batch = row / tokens, at = (batch * table_step + row - batch * tokens) * half + i;
-        int64_t first = head * 2 * half + i, second = first + half;
-        acc a = load(x[first]), b = load(x[second]), c = cosine[at], s = sign * sine[at];
-        give((real *)y.data + first, y.add, a * c - b * s);
-        give((real *)y.data + second, y.add, b * c + a * s);
-    }
 };
+
+template <int N, class index_t> static __global__ void rope_kernel(rope_call f, int64_t n_runs)
+{
+    const index_t runs = (index_t)(f.half / N), heads = (index_t)f.heads;
+    const index_t tokens = (index_t)f.tokens;
+    GRID_STRIDE(k, n_runs)
+    {
+        index_t head = (index_t)k / runs, row = head / heads, batch = row / tokens;
+        int64_t i = (int64_t)((index_t)k - head * runs) * N;
+        int64_t at = (batch * f.table_step + (row - batch * tokens)) * f.half + i;
+        int64_t first = (int64_t)head * 2 * f.half + i, second = first + f.half;
+        run<real, N> a = load_run<N>(f.x + first), b = load_run<N>(f.x + second), y1, y2;
+        run<acc, N> c = load_run<N>(f.cosine + at), s = load_run<N>(f.sine + at);
+        real *y = (real *)f.y.data;
+        if (f.y.add) y1 = load_run<N>(y + first), y2 = load_run<N>(y + second);
+        UNROLLED (j, N) {
+            acc u = load(a.v[j]), v = load(b.v[j]), turn = f.sign * s.v[j];
+            give(y1.v + j, f.y.add, u * c.v[j] - v * turn);
+            give(y2.v + j, f.y.add, v * c.v[j] + u * turn);
+        }
+        store_run(y + first, y1);
+        store_run(y + second, y2);
+    }
+}
+
+template <int N> static int rope(ul_stream *s, const rope_call &f, int64_t n_runs)
+{
+    dim3 grid = grid_for(s, n_runs, BLOCK);
+    if (n_runs <= INT32_MAX)
+        UL_LAUNCH((rope_kernel<N, uint32_t>), grid, dim3(BLOCK), 0, s->stream, f, n_runs);
+    else
+        UL_LAUNCH((rope_kernel<N, uint64_t>), grid, dim3(BLOCK), 0, s->stream, f, n_runs);
+    return ul_cuda_launched("rope");
+}
 
 int CUDA(rope)(ul_stream *s, ul_grad y, const void *x, const void *cosine, const void *sine,
                int64_t batch, int64_t tokens, int64_t heads, int64_t dim, int64_t table_step,
                double sign)
 {
-    if (!y.data) return 0;
-    rope_body f = {y,     (const real *)x, (const acc *)cosine, (const acc *)sine, tokens,
+    rope_call f = {y,     (const real *)x, (const acc *)cosine, (const acc *)sine, tokens,
                    heads, dim / 2,         table_step,          (acc)sign};
-    return flat_walk(s, "rope", f, batch * tokens * heads * (dim / 2));
+    int64_t n = batch * tokens * heads * (dim / 2);
+    if (!y.data || n == 0) return 0;
+    int aligned = f.half % PACK == 0 && is_aligned(y.data) && is_aligned(x) && is_aligned(cosine) &&
+                  is_aligned(sine);
+    return aligned ? rope<PACK>(s, f, n / PACK) : rope<1>(s, f, n);
 }

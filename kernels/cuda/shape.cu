@@ -8,11 +8,20 @@ struct fill_body {
     real *y;
     double value;
     __device__ void operator()(const int64_t *at) const { y[at[0]] = real_of_double(value); }
+    template <int N> __device__ void at(int64_t i) const
+    {
+        real x = real_of_double(value);
+        run<real, N> to;
+        UNROLLED (j, N) to.v[j] = x;
+        store_run(y + i, to);
+    }
 };
 
 int CUDA(fill)(ul_stream *s, void *y, double value, const ul_loop *l)
 {
-    return loop_walk<1>(s, "fill", fill_body{(real *)y, value}, l);
+    fill_body f = {(real *)y, value};
+    if (step_of(l, 0, y) == 1) return runs_walk(s, "fill", f, loop_size(l), 1);
+    return loop_walk<1>(s, "fill", f, l);
 }
 
 struct arange_body {
@@ -38,19 +47,32 @@ int CUDA(arange)(ul_stream *s, void *y, double start, double step, int64_t n)
 
 /* ---- copy ---- */
 
-/* Contiguous where both are: 16 bytes at a time. */
-static __global__ void copy_flat_kernel(pack *y, const pack *x, int64_t n, int64_t packs)
-{
-    GRID_STRIDE(i, packs) y[i] = x[i];
-    int64_t i = packs * PACK + blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
-    if (i < n) ((real *)y)[i] = ((const real *)x)[i];
-}
-
-struct copy_body {
+/* N neighbours at a time. */
+template <int N> struct copy_body {
     real *y;
     const real *x;
-    __device__ void operator()(const int64_t *at) const { y[at[0]] = x[at[1]]; }
+    __device__ void operator()(const int64_t *at) const
+    {
+        store_run(y + at[0] * N, load_run<N>(x + at[1] * N));
+    }
+    template <int M> __device__ void at(int64_t i) const { store_run(y + i, load_run<M>(x + i)); }
 };
+
+/* Whether the last dim is made of runs of 16 bytes in both operands; then it is one of these. */
+static int in_runs(ul_loop *l, const void *y, const void *x)
+{
+    int last = l->ndim - 1;
+    if (last < 0 || !is_aligned(y) || !is_aligned(x) || l->shape[last] % PACK) return 0;
+    for (int o = 0; o < 2; o++) {
+        if (l->stride[o][last] != 1) return 0;
+        for (int d = 0; d < last; d++)
+            if (l->stride[o][d] % PACK) return 0;
+    }
+    l->shape[last] /= PACK;
+    for (int o = 0; o < 2; o++)
+        for (int d = 0; d < last; d++) l->stride[o][d] /= PACK;
+    return 1;
+}
 
 /* A transpose: x is contiguous along one dim (its rows), y along another (its columns). A tile goes
  * through shared memory, so that both are read and written in whole lines.
@@ -120,40 +142,41 @@ static int transpose(ul_stream *s, void *y, const void *x, const ul_loop *l, int
 
 int CUDA(copy)(ul_stream *s, void *y, const void *x, const ul_loop *l)
 {
-    int64_t n = loop_size(l);
-    if (n == 0) return 0;
-    if (l->ndim <= 1 && step_of(l, 0, y) == 1 && step_of(l, 1, x) == 1) {
-        int64_t packs = is_aligned(y) && is_aligned(x) ? n / PACK : 0;
-        if (packs > 0 || n < BLOCK) {
-            UL_LAUNCH(copy_flat_kernel, grid_for(s, packs > 0 ? packs : n, BLOCK), dim3(BLOCK), 0,
-                      s->stream, (pack *)y, (const pack *)x, n, packs);
-            return ul_cuda_launched("copy");
-        }
-    }
+    copy_body<1> f = {(real *)y, (const real *)x};
+    ul_loop runs = *l;
+    if (step_of(l, 0, y) == 1 && step_of(l, 1, x) == 1)
+        return runs_walk(s, "copy", f, loop_size(l), 1);
+    if (in_runs(&runs, y, x)) return loop_walk<2>(s, "copy", copy_body<PACK>{f.y, f.x}, &runs);
     int col_dim = contiguous_dim(l, 0), row_dim = contiguous_dim(l, 1);
     if (row_dim >= 0 && col_dim >= 0 && row_dim != col_dim)
         return transpose(s, y, x, l, row_dim, col_dim);
-    return loop_walk<2>(s, "copy", copy_body{(real *)y, (const real *)x}, l);
+    return loop_walk<2>(s, "copy", f, l);
 }
 
 /* ---- casts ---- */
 
 /* The kernel from_<source>: `convert` makes a real of an element x of that type. */
-#define CAST(source, type, convert)                                                  \
-    struct from_##source##_body {                                                    \
-        real *y;                                                                     \
-        const type *from;                                                            \
-        __device__ void operator()(const int64_t *at) const                          \
-        {                                                                            \
-            type x = from[at[1]];                                                    \
-            y[at[0]] = convert;                                                      \
-        }                                                                            \
-    };                                                                               \
-    int CUDA(from_##source)(ul_stream * s, void *y, const void *x, const ul_loop *l) \
-    {                                                                                \
-        if (UL_TYPE_IS(source)) return CUDA(copy)(s, y, x, l);                       \
-        from_##source##_body f = {(real *)y, (const type *)x};                       \
-        return loop_walk<2>(s, "from_" #source, f, l);                               \
+#define CAST(source, type, convert)                                                           \
+    struct from_##source##_body {                                                             \
+        real *y;                                                                              \
+        const type *from;                                                                     \
+        __device__ real cast(type x) const { return convert; }                                \
+        __device__ void operator()(const int64_t *at) const { y[at[0]] = cast(from[at[1]]); } \
+        template <int N> __device__ void at(int64_t i) const                                  \
+        {                                                                                     \
+            run<type, N> x = load_run<N>(from + i);                                           \
+            run<real, N> to;                                                                  \
+            for (int j = 0; j < N; j++) to.v[j] = cast(x.v[j]);                               \
+            store_run(y + i, to);                                                             \
+        }                                                                                     \
+    };                                                                                        \
+    int CUDA(from_##source)(ul_stream * s, void *y, const void *x, const ul_loop *l)          \
+    {                                                                                         \
+        if (UL_TYPE_IS(source)) return CUDA(copy)(s, y, x, l);                                \
+        from_##source##_body f = {(real *)y, (const type *)x};                                \
+        if (step_of(l, 0, y) == 1 && step_of(l, 1, x) == 1)                                   \
+            return runs_walk(s, "from_" #source, f, loop_size(l), 1);                         \
+        return loop_walk<2>(s, "from_" #source, f, l);                                        \
     }
 
 CAST(f32, float, real_of_f32(x))
@@ -169,11 +192,18 @@ CAST(u8, uint8_t, real_of_int(x))
 struct accumulate_body {
     acc *y;
     const real *x;
-    __device__ void operator()(int64_t i) const { y[i] += load(x[i]); }
+    template <int N> __device__ void at(int64_t i) const
+    {
+        run<acc, N> to = load_run<N>(y + i);
+        run<real, N> from = load_run<N>(x + i);
+        UNROLLED (j, N) to.v[j] += load(from.v[j]);
+        store_run(y + i, to);
+    }
 };
 
 int CUDA(accumulate)(ul_stream *s, void *y, const void *x, int64_t n)
 {
-    return flat_walk(s, "accumulate", accumulate_body{(acc *)y, (const real *)x}, n);
+    accumulate_body f = {(acc *)y, (const real *)x};
+    return runs_walk(s, "accumulate", f, n, is_aligned(y) && is_aligned(x));
 }
 #endif

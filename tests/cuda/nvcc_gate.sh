@@ -4,7 +4,7 @@
 #   no kernel spills or has local memory, but those below;
 #   the kernels of a file take the registers that tests/cuda/registers.txt says, at most, and have
 #   as many lines with doubles (none but angles, random numbers and casts, where dtype is not f64);
-#   tensor cores, asynchronous copies and 128-bit loads are where they must be.
+#   tensor cores, asynchronous copies and accesses of 128 bits are where they must be.
 #
 #   tests/cuda/nvcc_gate.sh            a test for each architecture and dtype
 #   tests/cuda/nvcc_gate.sh --renew    writes registers.txt
@@ -22,9 +22,11 @@ trap 'rm -rf "$folder"' EXIT
 # Angles: CUDA's sine and cosine reduce large ones in local memory.
 may_have_local='sin|cos|table_body|normal_draw'
 
-# NAME ARCH DTYPE: what ptxas says of each kernel.
+# NAME ARCH DTYPE: what ptxas says of each kernel, and its PTX.
 compile() {
+    mkdir "$folder/$2-$3-$1"
     "$nvcc" -O3 -std=c++17 -gencode "arch=compute_$2,code=sm_$2" -DUL_TYPE="$3" -cubin \
+        --keep --keep-dir "$folder/$2-$3-$1" \
         -Xptxas -v,--warn-on-double-precision-use -o "$folder/$2-$3-$1.cubin" \
         "kernels/cuda/$1.cu" >"$folder/$2-$3-$1.log" 2>&1 || echo "$1 does not compile" >&2
 }
@@ -83,10 +85,8 @@ gate() { # ARCH DTYPE
 must_have() {
     local file=$1 dtype=$2 what
     shift 2
-    "$nvcc" -O3 -std=c++17 -arch=compute_80 -DUL_TYPE="$dtype" -ptx -o "$folder/$file.ptx" \
-        "kernels/cuda/$file.cu" || { failed=$((failed + 1)) && return; }
     for what; do
-        if grep -qE "$what" "$folder/$file.ptx"; then
+        if grep -qE "$what" "$folder/80-$dtype-$file/$file.ptx"; then
             passed=$((passed + 1))
         else
             echo "nvcc: $file.cu of $dtype has no $what" && failed=$((failed + 1))
@@ -110,7 +110,10 @@ fi
 for file in attention_flash attention_flash_backward; do
     must_have $file bf16 'mma\.sync.*m16n8k16.*bf16' 'ldmatrix.*x4' 'cp\.async.*16'
 done
-must_have unary bf16 'ld\.global.*v4'
-must_have binary bf16 'ld\.global.*v4'
+for file in norm softmax loss optimizer rope embedding shape unary binary; do
+    for dtype in f32 bf16; do
+        must_have $file $dtype "ld\.global(\.nc)?\.v4\.[uf]32" "st\.global\.v4\.[uf]32"
+    done
+done
 echo "$passed passed, $failed failed, 0 skipped"
 exit $((failed > 0))

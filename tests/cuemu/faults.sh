@@ -77,18 +77,20 @@ for sanitizer in '' thread address; do
     done
 done
 ops=tests/cuda/ops_spec.lua
+rows=tests/cuda/rows_spec.lua
 race='WARNING: ThreadSanitizer: data race'
-missing() { # N FILE NAME DTYPE FILTER: the Nth __syncthreads of a file
+missing() { # N FILE NAME DTYPE OP [SPEC]: the Nth __syncthreads of a file
     plant "no __syncthreads $1 in $2, for $3" "$(awk -v n="$1" \
         '/^ +__syncthreads\(\);/ && ++k == n { print NR "d" }' "kernels/cuda/$2")" \
-        "$2" "$3" "$4" thread $ops "for $5\$" "$race"
+        "$2" "$3" "$4" thread "${6:-$ops}" " $5\$" "$race"
 }
-missing 1 block.h softmax f32 softmax
-missing 2 block.h softmax f32 softmax
-missing 2 block.h norm bf16 rms_norm
+missing 1 block.h norm f32 layer_norm $rows
+missing 2 block.h softmax f32 softmax $rows
+missing 2 block.h norm bf16 rms_norm $rows
+missing 1 norm.cu norm f32 layer_norm $rows
 missing 2 block.h reduce f32 sum
 missing 2 sort.cu sort f32 cumsum
-missing 1 loss.cu loss f32 linear_cross_entropy
+missing 1 rows.h loss f32 linear_cross_entropy
 missing 1 shape.cu shape f32 transpose
 missing 2 matmul.cu matmul f32 matmul
 missing 2 attention.cu attention f32 attention
@@ -97,10 +99,10 @@ missing 1 attention_flash.cu attention_flash bf16 attention_causal
 missing 2 attention_flash.cu attention_flash bf16 attention_causal
 missing 2 attention_flash_backward.cu attention_flash_backward bf16 attention_causal
 missing 4 attention_flash_backward.cu attention_flash_backward bf16 attention_causal
-plant 'no fault, under TSan' '' block.h softmax f32 thread $ops 'for softmax$' ''
-plant 'no fault, under ASan' '' softmax.cu softmax f32 address $ops 'for softmax$' ''
-plant 'a read out of bounds' 's/COLUMNS(i, cols) sum += /COLUMNS(i, cols + 1) sum += /' softmax.cu \
-    softmax f32 address $ops 'for softmax$' use-after-poison
+plant 'no fault, under TSan' '' block.h softmax f32 thread $rows ': softmax$' ''
+plant 'no fault, under ASan' '' rows.h softmax f32 address $rows ': softmax$' ''
+plant 'a read out of bounds' 's/threadIdx.x; i < (runs)/threadIdx.x; i <= (runs)/' rows.h \
+    softmax f32 address $rows ': softmax$' use-after-poison
 plant 'no fault, large offsets' '' cuda.h elementwise u8 '' tests/cuda/large_spec.lua 'in u8' ''
 plant 'a 32-bit offset' 's/(int64_t)index \* l.stride\[o\]\[d\]/(int32_t)(index * l.stride[o][d])/' \
     cuda.h elementwise u8 '' tests/cuda/large_spec.lua 'in u8' large_spec.lua
