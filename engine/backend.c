@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "off_device.h"
 
 static const ul_backend *cuda;
 static int ordinal;
@@ -102,6 +103,11 @@ static int move(ul_tensor *y, const ul_tensor *x)
     if (bytes == 0) return UL_OK;
     ul_device from = x->storage->device, to = y->storage->device;
     if (from == UL_CUDA) return cuda->read(ul__data(y), ul__data(x), bytes);
+    if (to == UL_CUDA && ul__home(x) == UL_CUDA) { /* from pinned memory it may come later */
+        ul_slot *slot = x->storage->slot;
+        int64_t at = (const char *)ul__data(x) - slot->data;
+        return ul__slot_load(slot, at, ul__data(y), bytes, cuda->stream());
+    }
     if (to == UL_CUDA) return cuda->write(ul__data(y), ul__data(x), bytes);
     memcpy(ul__data(y), ul__data(x), (size_t)bytes);
     return UL_OK;

@@ -96,7 +96,8 @@ return function(test, g)
       whole(models.batch()):backward()
       local state = whole:state()
       for i, given in ipairs(meshes(g.size)) do
-        local model = ul.hf.load(folder, { mesh = given, recompute = i % 2 == 0 })
+        local model = ul.hf.load(folder, { mesh = given, recompute = i % 2 == 0,
+                                              offload = i % 3 == 0 })
         local optim = ul.optim.sgd(model, { lr = 0.1, mesh = model.mesh })
         local share = share_of(model.mesh)
         model(share):backward()

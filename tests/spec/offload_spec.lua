@@ -164,6 +164,21 @@ describe('ul.offload', function()
     assert.is_true(failed > 20)
   end)
 
+  it('leaves the memory of the process #cpu', function() -- it is the device's elsewhere
+    local function most(how)
+      local output = program.shell(([[$P -e "
+        local ul = require 'ulysses'
+        local w = ul.ones(256, 256):requires_grad_()
+        local x = ul.ones(2 ^ 13, 256):requires_grad_() * 1
+        for _ = 1, 8 do x = ul.%s(function(h) return ul.F.linear(h, w) end, x) end
+        x:sum():backward()
+        print(io.open('/proc/self/status'):read '*a':match 'VmHWM:%%s*(%%d+)')"]]):format(how))
+      return tonumber(output) / 1024
+    end
+    -- 8 inputs of 8 MiB; in the file they cost what has been read of them
+    assert.is_true(most 'recompute' - most 'offload' > 32)
+  end)
+
   it('says where there is no room for its file #cpu', function() -- it is pinned memory elsewhere
     local output, status = program.shell [[TMPDIR=/nowhere/at/all $P -e "
       local ul = require 'ulysses'
