@@ -3,6 +3,7 @@
  */
 #include "attention_flash.h"
 #include "cudnn_run.h"
+#include "rows.h"
 
 struct backward {
     ul_attention_args a;
@@ -21,19 +22,39 @@ __device__ __forceinline__ int64_t q_at(const ul_attention_args &a, int64_t b, i
     return b * a.q_stride[0] + row * a.q_stride[1] + head * a.q_stride[2];
 }
 
-KERNEL delta_kernel(backward f)
+/* A warp for each head of a token, in the order of memory: N elements of d_o and o to a lane. */
+template <int N> static __global__ void delta_kernel(backward f)
 {
     const ul_attention_args &a = f.a;
-    GRID_STRIDE(i, a.batch * a.n_heads * a.q_tokens)
+    int64_t rows = a.batch * a.q_tokens * a.n_heads, runs = a.head_dim / N;
+    ROWS(i, rows)
     {
-        int64_t row = i % a.q_tokens, head = i / a.q_tokens % a.n_heads;
-        int64_t b = i / a.q_tokens / a.n_heads;
-        const real *d = f.d_o + ((b * a.q_tokens + row) * a.n_heads + head) * a.head_dim;
+        int64_t head = i % a.n_heads, row = i / a.n_heads % a.q_tokens;
+        int64_t b = i / a.n_heads / a.q_tokens;
+        const real *d = f.d_o + i * a.head_dim;
         const real *o = f.o + b * a.o_stride[0] + row * a.o_stride[1] + head * a.o_stride[2];
         acc sum = 0;
-        for (int64_t k = 0; k < a.head_dim; k++) sum += load(d[k]) * load(o[k]);
-        f.delta[i] = sum;
+        for (int64_t k = threadIdx.x; k < runs; k += WARP) {
+            run<real, N> g = load_run<N>(d + k * N), y = load_run<N>(o + k * N);
+            UNROLLED (j, N) sum += load(g.v[j]) * load(y.v[j]);
+        }
+        sum = block_sum(sum);
+        if (threadIdx.x == 0) f.delta[(b * a.n_heads + head) * a.q_tokens + row] = sum;
     }
+}
+
+static void find_delta(ul_stream *s, const backward &f)
+{
+    const ul_attention_args &a = f.a;
+    int64_t rows = a.batch * a.n_heads * a.q_tokens;
+    if (rows == 0) return;
+    dim3 grid((unsigned)smaller(ceil_div(rows, 8), (int64_t)s->processors * 64)), block(WARP, 8);
+    int aligned = a.head_dim % PACK == 0 && is_aligned(f.d_o) && is_aligned(f.o) &&
+                  (a.o_stride[0] | a.o_stride[1] | a.o_stride[2]) % PACK == 0;
+    if (aligned)
+        UL_LAUNCH((delta_kernel<PACK>), grid, block, 0, s->stream, f);
+    else
+        UL_LAUNCH((delta_kernel<1>), grid, block, 0, s->stream, f);
 }
 
 /* A tile of queries against a tile of keys: p = exp(scale q k - lse), ds = p (do v - delta) scale.
@@ -173,8 +194,8 @@ int CUDA(attention_backward)(ul_stream *s, ul_grad dq, ul_grad dk, ul_grad dv, c
                   0,
                   0,
                   0};
-    int64_t bytes, n = a->batch * a->n_heads * a->q_tokens;
-    if (n > 0) UL_LAUNCH(delta_kernel, grid_for(s, n, BLOCK), dim3(BLOCK), 0, s->stream, f);
+    int64_t bytes;
+    find_delta(s, f);
 #if UL_TYPE_IS(bf16)
     if (a->head_dim <= FLASH_DIM)
         return ul_cuda_flash_backward(s, dq, dk, dv, d_o, f.delta, f.lse, q, k, v, a);

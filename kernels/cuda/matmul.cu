@@ -16,6 +16,7 @@ struct product {
     ul_gemm g;
     void *c;
     const real *a, *b;
+    acc alpha, beta;
     int64_t row_tiles, col_tiles, tiles;
 };
 
@@ -35,14 +36,14 @@ __device__ __forceinline__ acc b_at(const product &p, const real *b, int64_t k, 
 /* c = alpha sum + beta c + bias, at one element */
 __device__ __forceinline__ void put(const product &p, int64_t at, int64_t col, acc sum)
 {
-    acc y = (acc)p.g.alpha * sum;
+    acc y = p.alpha * sum;
     if (p.g.bias) y += load(((const real *)p.g.bias)[col]);
     if (p.g.c_acc) {
         acc *c = (acc *)p.c + at;
-        *c = p.g.beta != 0 ? y + (acc)p.g.beta * *c : y;
+        *c = p.beta != 0 ? y + p.beta * *c : y;
     } else {
         real *c = (real *)p.c + at;
-        *c = store(p.g.beta != 0 ? y + (acc)p.g.beta * load(*c) : y);
+        *c = store(p.beta != 0 ? y + p.beta * load(*c) : y);
     }
 }
 
@@ -96,8 +97,15 @@ int CUDA(gemm)(ul_stream *s, void *c, const void *a, const void *b, const ul_gem
     if (g->m == 0 || g->n == 0 || g->batch == 0) return 0;
     int made, bad = ul_blaslt_gemm(&made, s, UL_JOIN(TYPE_, UL_TYPE), c, a, b, g);
     if (bad || made) return bad;
-    product p = {
-        *g, c, (const real *)a, (const real *)b, ceil_div(g->m, TILE), ceil_div(g->n, TILE), 0};
+    product p = {*g,
+                 c,
+                 (const real *)a,
+                 (const real *)b,
+                 (acc)g->alpha,
+                 (acc)g->beta,
+                 ceil_div(g->m, TILE),
+                 ceil_div(g->n, TILE),
+                 0};
     p.tiles = p.row_tiles * p.col_tiles * g->batch;
     dim3 grid((unsigned)smaller(p.tiles, INT32_MAX));
     UL_LAUNCH(gemm_kernel, grid, dim3(THREADS), 0, s->stream, p);
