@@ -8,7 +8,8 @@
 # floors and a training step against PyTorch where there is one. A part that fails, is refused or
 # runs out of time is reported, and the next one follows. Exit status: whether all tests passed.
 #
-# On a machine without network, tests/gpu/pack.sh first gathers what is missing there, elsewhere.
+# To see that the script itself runs, on a machine without a GPU: UL_CUDA_BACKEND names the emulated
+# backend. On a machine without network, tests/gpu/pack.sh first gathers what is missing there, elsewhere.
 cd "$(dirname "$0")/../.." || exit 1
 report=${1:-build/gpu-report.md}
 logs=build/gpu-logs
@@ -81,7 +82,8 @@ build() {
     local capability
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
     cmake --preset cuda -DUL_CUDA_ARCHITECTURES="${capability:-90}-real" &&
-        cmake --build --preset cuda -j "$(nproc)" --target core ulysses-lua ulysses_cuda
+        cmake --build --preset cuda -j "$(nproc)" --target core ulysses-lua \
+            $([[ $UL_CUDA_BACKEND ]] || echo ulysses_cuda)
 }
 
 lua() { env "LUA_PATH=$lua_path" "LUA_CPATH=$lua_cpath" luajit "$@"; }
