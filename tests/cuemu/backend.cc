@@ -61,7 +61,7 @@ cudaError_t give_back(void *data)
     return cudaSuccess;
 }
 
-void mark(void *data, int64_t n, ul_memory_mark how)
+void mark_now(void *data, int64_t n, ul_memory_mark how)
 {
     size_t bytes = (size_t)n;
     if (how != UL_MEMORY_NEW) UNPOISON(data, bytes);
@@ -90,6 +90,8 @@ cudaError_t pin_memory(void **data, size_t bytes)
     if (rc == cudaSuccess) pinned += sizes[*data] = bytes;
     return rc;
 }
+
+void mark(void *data, int64_t n, ul_memory_mark how);
 } // namespace
 
 #define cudaMemGetInfo memory_info
@@ -99,3 +101,15 @@ cudaError_t pin_memory(void **data, size_t bytes)
 #define UL_UNPIN       unpin_memory
 #define UL_PIN         pin_memory
 #include "backend.cu"
+
+/* In the order of the stream that computes: what others still read there becomes NaN. */
+namespace
+{
+void mark(void *data, int64_t n, ul_memory_mark how)
+{
+    if (cuemu::streams_wait())
+        cuemu::enqueue(stream.stream, [=] { mark_now(data, n, how); }, 1);
+    else
+        mark_now(data, n, how);
+}
+} // namespace

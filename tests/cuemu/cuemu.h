@@ -5,17 +5,21 @@
  * The run aborts, with the line, where threads of a block wait for each other in vain, where a
  * warp's threads come to different lines of code, and where a grid or block is larger than a GPU
  * takes. Memory is filled with NaN before it is given out. CUEMU_ORDER=reverse|random runs threads
- * and blocks in another order: results must not change. With -fsanitize=address what is out of
+ * and blocks in another order: results must not change. CUEMU_STREAMS=compute|exchange|random makes
+ * streams asynchronous (streams.cc): the first one's work is done as soon, and the others' as late,
+ * as events let it; the other way round; now this and now that. Results must not change. With -fsanitize=address what is out of
  * bounds is found, with -fsanitize=thread what two threads of a block touch without a barrier.
  */
 #ifndef CUEMU_H
 #define CUEMU_H
 
+#include <functional>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tuple>
 
 /* ---- language ---- */
 
@@ -39,6 +43,21 @@ struct __align__(8) float2 { float x, y; };
 struct __align__(16) float4 { float x, y, z, w; };
 struct __align__(8) uint2 { unsigned x, y; };
 struct __align__(16) uint4 { unsigned x, y, z, w; };
+
+typedef struct cuemu_stream *cudaStream_t;
+
+/* ---- streams.cc ---- */
+
+/* How often the host has waited for a stream; tests read it. */
+extern "C" __attribute__((visibility("default"))) int64_t cuemu_waits;
+
+namespace cuemu
+{
+int streams_wait(); /* else all is done when it is asked for */
+/* is_kernels: it shares what kernels share */
+void enqueue(cudaStream_t s, std::function<void()> run, int is_kernels);
+void wait_for(cudaStream_t s);
+} // namespace cuemu
 
 /* ---- cuemu.cc ---- */
 
@@ -91,9 +110,18 @@ void *allocate(size_t bytes);
 void release(void *data);
 
 template <class F> void call(void *f) { (*(F *)f)(); }
-template <class F> void launch_function(dim3 grid, dim3 size, size_t shared, F f)
+/* Arguments are what they are now, whenever it runs. */
+template <class... P, class... A>
+void launch_kernel(cudaStream_t s, dim3 grid, dim3 size, size_t shared, void (*kernel)(P...), A... a)
 {
-    launch(grid, size, shared, call<F>, &f);
+    auto run = [=, arguments = std::tuple<P...>(a...)] {
+        auto f = [&] { std::apply(kernel, arguments); };
+        launch(grid, size, shared, call<decltype(f)>, &f);
+    };
+    if (streams_wait())
+        enqueue(s, run, 1);
+    else
+        run();
 }
 template <class T> T shuffle(unsigned mask, T value, int from, int line)
 {
@@ -105,8 +133,7 @@ template <class T> T shuffle(unsigned mask, T value, int from, int line)
 } // namespace cuemu
 
 #define UL_LAUNCH(kernel, grid, block, shared, stream, ...) \
-    ((void)(stream),                                        \
-     cuemu::launch_function((grid), (block), (shared), [=] { kernel(__VA_ARGS__); }))
+    cuemu::launch_kernel((stream), (grid), (block), (shared), kernel, __VA_ARGS__)
 #define UL_SHARED(type, name) type *name = (type *)cuemu::dynamic_shared()
 
 /* Without CUEMU_CUBLASLT=1 products need no library. With it one is opened as on a GPU: tests put
@@ -170,7 +197,6 @@ typedef enum {
     cudaMemcpyDeviceToHost,
     cudaMemcpyDeviceToDevice
 } cudaMemcpyKind;
-typedef struct cuemu_stream *cudaStream_t;
 typedef enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 } cudaFuncAttribute;
 typedef struct cuemu_event *cudaEvent_t;
 enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
@@ -213,10 +239,7 @@ static inline cudaError_t cudaMemGetInfo(size_t *unused, size_t *total)
 {
     return *unused = *total = (size_t)1 << 34, cudaSuccess;
 }
-static inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
-{
-    return *s = nullptr, cudaSuccess;
-}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned);
 static inline cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *most)
 {
     return *least = *most = 0, cudaSuccess;
@@ -225,20 +248,12 @@ static inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned
 {
     return cudaStreamCreateWithFlags(s, flags);
 }
-/* All is done when it is asked for: every event has come. */
-static inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
-{
-    static char any;
-    return *event = (cudaEvent_t)(void *)&any, cudaSuccess;
-}
-static inline cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
-static inline cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
-static inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
-static inline cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned)
-{
-    return cudaSuccess;
-}
-static inline cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t s);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned);
 template <class K> cudaError_t cudaFuncSetAttribute(K, cudaFuncAttribute, int)
 {
     return cudaSuccess;
@@ -248,23 +263,21 @@ static inline cudaError_t cudaMalloc(void **data, size_t bytes)
     *data = cuemu::allocate(bytes);
     return *data ? cudaSuccess : cudaErrorMemoryAllocation;
 }
-static inline cudaError_t cudaFreeAsync(void *data, cudaStream_t)
+cudaError_t cudaMallocHost(void **data, size_t bytes); /* pinned */
+cudaError_t cudaFreeHost(void *data);
+namespace cuemu
 {
-    return cuemu::release(data), cudaSuccess;
+cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t s);
 }
-static inline cudaError_t cudaMallocHost(void **data, size_t bytes)
+static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes,
+                                          cudaMemcpyKind kind, cudaStream_t s)
 {
-    return *data = malloc(bytes), *data ? cudaSuccess : cudaErrorMemoryAllocation;
+    return cuemu::copy(to, from, bytes, kind, s);
 }
-static inline cudaError_t cudaFreeHost(void *data) { return free(data), cudaSuccess; }
-static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind,
-                                          cudaStream_t)
+static inline cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t s)
 {
-    return memcpy(to, from, bytes), cudaSuccess;
-}
-static inline cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t)
-{
-    return memset(data, value, bytes), cudaSuccess;
+    if (!cuemu::streams_wait()) return memset(data, value, bytes), cudaSuccess;
+    return cuemu::enqueue(s, [=] { memset(data, value, bytes); }, 1), cudaSuccess;
 }
 
 #endif

@@ -253,10 +253,9 @@ static void finish(call *k)
 
 /* Communicators of one process share its connections, each with its own numbers of ranks: calls of
  * different ones in a group go one after the other. */
-static int run(void)
+static int run_list(call *calls, int n_all)
 {
-    int rc = SUCCESS, n_all = n_calls;
-    n_calls = 0;
+    int rc = SUCCESS;
     for (int first = 0; first < n_all && rc == SUCCESS;) {
         static transfer list[2 * MOST_RANKS * MOST_CALLS / 8];
         comm *c = calls[first].c;
@@ -272,17 +271,54 @@ static int run(void)
     return n_all && !calls[0].c->blocking ? IN_PROGRESS : rc;
 }
 
-static void note(const call *k, const void *stream)
+/* Streams that run later are the emulator's (streams.cc): work is theirs then. */
+static void *in_emulator(const char *name)
+{
+    void *backend = dlopen(getenv("UL_CUDA_BACKEND"), RTLD_NOW | RTLD_NOLOAD);
+    return backend ? dlsym(backend, name) : NULL;
+}
+
+typedef struct work {
+    int n;
+    call calls[];
+} work;
+
+static void run_work(void *argument)
+{
+    work *w = argument;
+    run_list(w->calls, w->n);
+    free(w);
+}
+
+static void *last_stream;
+
+static int run(void)
+{
+    int (*enqueue)(void *, void (*)(void *), void *), n = n_calls;
+    n_calls = 0;
+    *(void **)&enqueue = in_emulator("cuemu_enqueue");
+    if (!n || !enqueue) return run_list(calls, n);
+    work *w = malloc(sizeof *w + (size_t)n * sizeof *calls);
+    w->n = n;
+    memcpy(w->calls, calls, (size_t)n * sizeof *calls);
+    int is_blocking = calls[0].c->blocking;
+    for (int i = 0; i < n; i++) calls[i].c->pending = 1;
+    if (enqueue(last_stream, run_work, w)) return is_blocking ? SUCCESS : IN_PROGRESS;
+    free(w);
+    return run_list(calls, n);
+}
+
+static void note(const call *k)
 {
     const char *name = getenv("FAKE_NCCL_LOG");
     FILE *file = name && k->c->rank == 0 ? fopen(name, "a") : NULL;
     if (!file) return;
-    fprintf(file, "%s %zu of %d, ranks %d, depth %d%s\n", kinds[k->kind], k->count, k->dtype,
-            k->c->size, depth, stream ? "" : "");
+    fprintf(file, "%s %zu of %d, ranks %d, depth %d\n", kinds[k->kind], k->count, k->dtype,
+            k->c->size, depth);
     fclose(file);
 }
 
-static int enter(call k, const void *stream)
+static int enter(call k, void *stream)
 {
     int rank, at;
     const char *fault = getenv("FAKE_NCCL_FAIL");
@@ -291,7 +327,8 @@ static int enter(call k, const void *stream)
         return USAGE;
     }
     if (n_calls == MOST_CALLS) return INTERNAL;
-    note(&k, stream);
+    note(&k);
+    last_stream = stream;
     ever++;
     if (fault && sscanf(fault, "%d,%d", &rank, &at) == 2 && rank == k.c->rank && ever >= at) {
         fail(k.c, SYSTEM, "the network is down, as a test asked for");
@@ -312,42 +349,41 @@ EXPORT int ncclGroupEnd(void)
     return --depth ? SUCCESS : run();
 }
 
-#define TELL (const void *)stream
 EXPORT int ncclAllReduce(const void *in, void *out, size_t n, int dtype, int op, comm *c,
                          void *stream)
 {
-    return enter((call){c, ALL_REDUCE, dtype, op, 0, in, out, NULL, n}, TELL);
+    return enter((call){c, ALL_REDUCE, dtype, op, 0, in, out, NULL, n}, stream);
 }
 EXPORT int ncclReduce(const void *in, void *out, size_t n, int dtype, int op, int root, comm *c,
                       void *stream)
 {
-    return enter((call){c, REDUCE, dtype, op, root, in, out, NULL, n}, TELL);
+    return enter((call){c, REDUCE, dtype, op, root, in, out, NULL, n}, stream);
 }
 EXPORT int ncclReduceScatter(const void *in, void *out, size_t n, int dtype, int op, comm *c,
                              void *stream)
 {
-    return enter((call){c, REDUCE_SCATTER, dtype, op, 0, in, out, NULL, n}, TELL);
+    return enter((call){c, REDUCE_SCATTER, dtype, op, 0, in, out, NULL, n}, stream);
 }
 EXPORT int ncclAllGather(const void *in, void *out, size_t n, int dtype, comm *c, void *stream)
 {
-    return enter((call){c, ALL_GATHER, dtype, 0, 0, in, out, NULL, n}, TELL);
+    return enter((call){c, ALL_GATHER, dtype, 0, 0, in, out, NULL, n}, stream);
 }
 EXPORT int ncclAlltoAll(const void *in, void *out, size_t n, int dtype, comm *c, void *stream)
 {
-    return enter((call){c, ALL_TO_ALL, dtype, 0, 0, in, out, NULL, n}, TELL);
+    return enter((call){c, ALL_TO_ALL, dtype, 0, 0, in, out, NULL, n}, stream);
 }
 EXPORT int ncclBroadcast(const void *in, void *out, size_t n, int dtype, int root, comm *c,
                          void *stream)
 {
-    return enter((call){c, BROADCAST, dtype, 0, root, in, out, NULL, n}, TELL);
+    return enter((call){c, BROADCAST, dtype, 0, root, in, out, NULL, n}, stream);
 }
 EXPORT int ncclSend(const void *in, size_t n, int dtype, int peer, comm *c, void *stream)
 {
-    return enter((call){c, SEND, dtype, 0, peer, in, NULL, NULL, n}, TELL);
+    return enter((call){c, SEND, dtype, 0, peer, in, NULL, NULL, n}, stream);
 }
 EXPORT int ncclRecv(void *out, size_t n, int dtype, int peer, comm *c, void *stream)
 {
-    return enter((call){c, RECEIVE, dtype, 0, peer, NULL, out, NULL, n}, TELL);
+    return enter((call){c, RECEIVE, dtype, 0, peer, NULL, out, NULL, n}, stream);
 }
 
 /* ---- communicators ---- */
@@ -446,9 +482,11 @@ EXPORT int ncclCommSplit(comm *c, int color, int key, comm **made, const config 
 {
     int32_t mine[2] = {color, key}, all[2 * MOST_RANKS];
     call k = {c, ALL_GATHER, 2, 0, 0, (const char *)mine, (char *)all, NULL, 2};
+    void (*wait)(void *);
+    *(void **)&wait = in_emulator("cuemu_wait");
     *made = NULL;
-    calls[n_calls++] = k;
-    int rc = run();
+    if (wait && last_stream) wait(last_stream);
+    int rc = run_list(&k, 1);
     if (rc != SUCCESS && rc != IN_PROGRESS) return rc;
     c->splits++;
     if (color < 0) return rc;
