@@ -108,7 +108,8 @@ namespace
 void mark(void *data, int64_t n, ul_memory_mark how)
 {
     if (cuemu::streams_wait())
-        cuemu::enqueue(stream.stream, [=] { mark_now(data, n, how); }, 1);
+        cuemu::enqueue(
+            stream.stream, [=] { mark_now(data, n, how); }, 1);
     else
         mark_now(data, n, how);
 }

@@ -7,8 +7,9 @@
  * takes. Memory is filled with NaN before it is given out. CUEMU_ORDER=reverse|random runs threads
  * and blocks in another order: results must not change. CUEMU_STREAMS=compute|exchange|random makes
  * streams asynchronous (streams.cc): the first one's work is done as soon, and the others' as late,
- * as events let it; the other way round; now this and now that. Results must not change. With -fsanitize=address what is out of
- * bounds is found, with -fsanitize=thread what two threads of a block touch without a barrier.
+ * as events let it; the other way round; now this and now that. Results must not change. With
+ * -fsanitize=address what is out of bounds is found, with -fsanitize=thread what two threads of a
+ * block touch without a barrier.
  */
 #ifndef CUEMU_H
 #define CUEMU_H
@@ -112,7 +113,8 @@ void release(void *data);
 template <class F> void call(void *f) { (*(F *)f)(); }
 /* Arguments are what they are now, whenever it runs. */
 template <class... P, class... A>
-void launch_kernel(cudaStream_t s, dim3 grid, dim3 size, size_t shared, void (*kernel)(P...), A... a)
+void launch_kernel(cudaStream_t s, dim3 grid, dim3 size, size_t shared, void (*kernel)(P...),
+                   A... a)
 {
     auto run = [=, arguments = std::tuple<P...>(a...)] {
         auto f = [&] { std::apply(kernel, arguments); };
@@ -277,7 +279,9 @@ static inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t byt
 static inline cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t s)
 {
     if (!cuemu::streams_wait()) return memset(data, value, bytes), cudaSuccess;
-    return cuemu::enqueue(s, [=] { memset(data, value, bytes); }, 1), cudaSuccess;
+    return cuemu::enqueue(
+               s, [=] { memset(data, value, bytes); }, 1),
+           cudaSuccess;
 }
 
 #endif

@@ -150,10 +150,12 @@ cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, 
     int is_pinned = after != pinned.begin() && host < (--after)->first + after->second;
     if (kind == cudaMemcpyHostToDevice && !is_pinned) { /* it may be changed at once */
         std::vector<char> kept((const char *)from, (const char *)from + bytes);
-        enqueue(s, [to, kept = std::move(kept)] { memcpy(to, kept.data(), kept.size()); }, 1);
+        enqueue(
+            s, [to, kept = std::move(kept)] { memcpy(to, kept.data(), kept.size()); }, 1);
         return cudaSuccess;
     }
-    enqueue(s, [=] { memcpy(to, from, bytes); }, 1);
+    enqueue(
+        s, [=] { memcpy(to, from, bytes); }, 1);
     if (kind == cudaMemcpyDeviceToHost && !is_pinned) wait_for(s);
     return cudaSuccess;
 }
@@ -242,9 +244,8 @@ cudaError_t cudaFreeHost(void *data)
 
 /* For fakes of libraries: run(argument) is the stream's work; 0: it was not taken, all runs at once
  * here. */
-extern "C" __attribute__((visibility("default"))) int cuemu_enqueue(void *stream,
-                                                                   void (*run)(void *),
-                                                                   void *argument)
+extern "C" __attribute__((visibility("default"))) int
+cuemu_enqueue(void *stream, void (*run)(void *), void *argument)
 {
     if (!cuemu::streams_wait()) return 0;
     cuemu::enqueue((cudaStream_t)stream, [=] { run(argument); }, 0);
