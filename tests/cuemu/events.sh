@@ -54,7 +54,7 @@ try() { # WHAT EDIT ORDER FOUND
 
 for order in compute exchange random; do try 'no fault' '' $order ''; done
 try 'what is sent before it is computed' '/event_wait(cuda->exchange_stream/d' exchange found
-try 'what is used before it has arrived' 's/return .*event_wait(.*stream(), arrived).*/return UL_OK;/' \
-    compute found
+try 'what is used before it has arrived' \
+    's/return .*event_wait(.*stream(), .*arrived).*/return UL_OK;/' compute found
 echo "$passed passed, $failed failed, 0 skipped"
 exit $((failed > 0))
