@@ -158,15 +158,20 @@ int64_t ul_head_share(int64_t *first, int64_t heads, int64_t kv_heads, int size,
 /* y[i] [B, S, h, D] = this rank's heads of all tokens, from x[i] [B, T, H, D], all heads of this
  * rank's tokens: n tensors, at most 8, in one exchange. q_heads: 0, or how many query heads there
  * are where x holds kv heads. lengths [P]: T of each rank; NULL: they tell each other. y is NULL
- * where it fails.
+ * where it fails. later: it only begins, and nothing but ul_arrive() may be done with y.
  */
 int ul_shard_heads(ul_tensor **y, ul_tensor *const *x, int n, ul_group *group, int64_t q_heads,
-                   const int64_t *lengths);
+                   const int64_t *lengths, int later);
 /* The way back: y[i] [B, T, H, D] from x[i] [B, S, h, D]. heads: H; 0: they tell each other.
  * lengths [P]: T of each rank; NULL: ul_share of S.
  */
 int ul_shard_tokens(ul_tensor **y, ul_tensor *const *x, int n, ul_group *group, int64_t heads,
-                    const int64_t *lengths);
+                    const int64_t *lengths, int later);
+/* The end of an exchange that was begun, with all n tensors that it gave: what is computed next has
+ * them. On cuda what was computed in between went on beside it; in backward the way back begins at
+ * this call, and ends at the other. y is NULL where it fails.
+ */
+int ul_arrive(ul_tensor **y, ul_tensor *const *x, int n);
 
 /* ---- op/ring.c ---- */
 

@@ -55,7 +55,8 @@ struct ul_tensor {
     int64_t stride[UL_MAX_DIMS]; /* in elements */
     int64_t offset;              /* of the first element in the storage, in elements */
     ul_storage *storage;
-    ul_variable *variable; /* NULL: takes no part in differentiation */
+    ul_variable *variable;      /* NULL: takes no part in differentiation */
+    struct ul_passage *passage; /* owned: what is on its way here, op/shard.c; NULL: nothing is */
 };
 
 static inline void *ul__data(const ul_tensor *t)
@@ -216,6 +217,7 @@ int ul__storage_new(ul_storage **out, ul_device device, int64_t bytes);
 /* The same in a slot (off_device.h). */
 int ul__storage_off(ul_storage **out, ul_device home, int64_t bytes);
 void ul__storage_free(ul_storage *s);
+void ul__passage_drop(void *passage); /* NULL is fine */
 void ul__storage_stats(ul_memory_stats *stats, ul_device device);
 /* What has been asked of `stream` until now uses t's memory: see device_arena.h for when to say so.
  * Nothing to do for the stream that computes, and for tensors that are not on cuda. */

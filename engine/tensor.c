@@ -89,6 +89,7 @@ void ul_tensor_free(ul_tensor *t)
 {
     if (!t || --t->refs > 0) return;
     ul_variable *variable = t->variable;
+    ul__passage_drop(t->passage);
     live[t->storage->device]--;
     ul__storage_free(t->storage);
     free(t);

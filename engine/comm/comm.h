@@ -41,6 +41,9 @@ typedef struct ul_comm {
     /* Around several all_to_all, which then go at once. begins: whether it is the one before them;
      * NULL where that gains nothing. */
     int (*together)(ul_group *g, int begins);
+    /* Ends what together(g, 1) has begun, but what is computed next does not wait for it: `event`
+     * comes when it has arrived. NULL where calls are over when they return. */
+    int (*together_later)(ul_group *g, void *event);
     /* The same of n tensors in one go, without what stays on this rank, and whatever their strides.
      * NULL where memory has to be packed. */
     int (*exchange)(ul_group *g, const ul_cut *to, const ul_cut *from, int n);

@@ -116,10 +116,11 @@ static int begin(void)
     return rc;
 }
 
-/* And what is computed later is done when it has arrived; the log watches that event. */
-static int end(ul_group *g, const char *what, int rc)
+/* The log watches the event that is behind it, *arrived; NULL: others follow in the same group. */
+static int leave(void **arrived, ul_group *g, const char *what, int rc)
 {
     const ul_backend *cuda = ul__cuda();
+    *arrived = NULL;
     if (rc != UL_NCCL_SUCCESS && rc != UL_NCCL_IN_PROGRESS) {
         int bad = check(g->device_handle, what, rc);
         nccl->group_end();
@@ -128,12 +129,21 @@ static int end(ul_group *g, const char *what, int rc)
     }
     if (--depth > 0) return UL_OK;
     UL_TRY(ul__nccl_settle(g->device_handle, what, nccl->group_end()));
-    void **arrived = ul__watch_event();
-    if (!*arrived) *arrived = cuda->event_new();
-    UL_REQUIRE(*arrived, UL_EDEVICE, "group: there is no event");
-    UL_TRY(cuda->event_record(*arrived, cuda->exchange_stream()));
+    void **watched = ul__watch_event();
+    if (!*watched) *watched = cuda->event_new();
+    UL_REQUIRE(*watched, UL_EDEVICE, "group: there is no event");
+    UL_TRY(cuda->event_record(*watched, cuda->exchange_stream()));
     ul__watch_recorded();
-    return cuda->event_wait(cuda->stream(), *arrived);
+    *arrived = *watched;
+    return UL_OK;
+}
+
+/* And what is computed later is done when it has arrived. */
+static int end(ul_group *g, const char *what, int rc)
+{
+    void *arrived;
+    UL_TRY(leave(&arrived, g, what, rc));
+    return arrived ? ul__cuda()->event_wait(ul__cuda()->stream(), arrived) : UL_OK;
 }
 
 /* The first of two failures. */
@@ -271,12 +281,21 @@ static int together(ul_group *g, int begins)
     return end(g, "exchange", UL_NCCL_SUCCESS);
 }
 
+/* The event is the caller's: the log uses its own again. */
+static int together_later(ul_group *g, void *event)
+{
+    void *arrived;
+    UL_TRY(leave(&arrived, g, "exchange", UL_NCCL_SUCCESS));
+    return ul__cuda()->event_record(event, ul__cuda()->exchange_stream());
+}
+
 const ul_comm ul__nccl = {.name = "nccl",
                           .all_reduce = all_reduce,
                           .reduce_scatter = reduce_scatter,
                           .all_gather = all_gather,
                           .all_to_all = all_to_all,
                           .together = together,
+                          .together_later = together_later,
                           .broadcast = broadcast,
                           .send = send,
                           .receive = receive};

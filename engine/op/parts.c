@@ -85,34 +85,59 @@ void ul__packed_free(ul_packed *packed)
 
 /* ---- exchanging parts ---- */
 
+/* later NULL: what is computed next waits for it */
 static int send_packed(ul_group *g, const ul_comm *comm, const ul_packed *in, const ul_packed *out,
-                       int n)
+                       int n, void *later)
 {
     if (comm->together) UL_TRY(comm->together(g, 1));
     for (int i = 0; i < n; i++) UL_TRY(comm->all_to_all(g, &in[i].pieces, &out[i].pieces));
+    if (later) return comm->together_later(g, later);
     return comm->together ? comm->together(g, 0) : UL_OK;
 }
 
-/* For transports that cannot do it without. */
-static int exchange_packed(ul_group *g, const ul_parts *to, const ul_parts *from, int n, int moves)
+/* Nobody else gets this memory while it is sent or written to. */
+static int touch(const ul_packed *packed, const ul_tensor *x)
 {
-    ul_packed in[UL_MAX_CUTS], out[UL_MAX_CUTS];
-    int ins = 0, outs = 0, rc = UL_OK;
+    ul_stream *stream = ul__cuda()->exchange_stream();
+    return ul__touch(packed->memory ? packed->memory : x, stream);
+}
+
+/* For transports that cannot do it without. */
+static int send_parts(ul_packed *in, ul_group *g, const ul_parts *to, const ul_parts *from, int n,
+                      int moves, void *later)
+{
+    ul_packed out[UL_MAX_CUTS];
+    int outs = 0, rc = UL_OK;
+    memset(in, 0, (size_t)n * sizeof *in);
     while (rc == UL_OK && outs < n) {
         rc = ul__pack(&out[outs], &from[outs], g->size, g->rank, 1);
         outs++;
     }
-    while (rc == UL_OK && ins < n) {
-        rc = ul__pack(&in[ins], &to[ins], g->size, g->rank, 0);
-        ins++;
+    for (int i = 0; i < n && rc == UL_OK; i++) rc = ul__pack(&in[i], &to[i], g->size, g->rank, 0);
+    if (rc == UL_OK && moves) rc = send_packed(g, ul__comm_on(g, to->x), in, out, n, later);
+    for (int i = 0; i < n && rc == UL_OK && later; i++) {
+        rc = touch(&out[i], from[i].x);
+        if (rc == UL_OK) rc = touch(&in[i], to[i].x);
     }
-    if (rc == UL_OK && moves) rc = send_packed(g, ul__comm_on(g, to->x), in, out, n);
     for (int i = 0; i < outs; i++) ul__packed_free(&out[i]);
-    for (int i = 0; i < ins; i++) {
-        if (rc == UL_OK) rc = ul__unpack(&in[i], &to[i], g->size, g->rank);
+    return rc;
+}
+
+/* Puts what has arrived in its place, if rc says so. */
+static int take_in(ul_packed *in, const ul_parts *to, int n, int size, int rank, int rc)
+{
+    for (int i = 0; i < n; i++) {
+        if (rc == UL_OK) rc = ul__unpack(&in[i], &to[i], size, rank);
         ul__packed_free(&in[i]);
     }
     return rc;
+}
+
+static int exchange_packed(ul_group *g, const ul_parts *to, const ul_parts *from, int n, int moves)
+{
+    ul_packed in[UL_MAX_CUTS];
+    int rc = send_parts(in, g, to, from, n, moves, NULL);
+    return take_in(in, to, n, g->size, g->rank, rc);
 }
 
 /* Parts whose memory is shorter runs than this many bytes are packed all the same: a kernel copies
@@ -172,15 +197,69 @@ static int exchange_cut(ul_group *g, const ul_parts *to, const ul_parts *from, i
     return rc;
 }
 
-int ul__exchange(ul_group *g, const ul_parts *to, const ul_parts *from, int n, int moves)
+/* What stays on this rank. */
+static int copy_own(const ul_group *g, const ul_parts *to, const ul_parts *from, int n)
 {
     for (int i = 0; i < n; i++) {
         ul_tensor mine = ul__part(&from[i], g->rank), target = ul__part(&to[i], g->rank);
         UL_TRY(ul__assign(&target, &mine));
     }
+    return UL_OK;
+}
+
+int ul__exchange(ul_group *g, const ul_parts *to, const ul_parts *from, int n, int moves)
+{
+    UL_TRY(copy_own(g, to, from, n));
     if (g->size == 1) return UL_OK;
     if (ul__comm_on(g, to->x)->exchange) return exchange_cut(g, to, from, n, moves);
     return exchange_packed(g, to, from, n, moves);
+}
+
+/* ---- in two steps ---- */
+
+/* Events that no flight has. */
+static void *spare[64];
+static int n_spare;
+
+int ul__exchange_begin(ul_flight *f, ul_group *g, const ul_parts *to, const ul_parts *from, int n,
+                       int moves)
+{
+    *f = (ul_flight){.size = g->size, .rank = g->rank};
+    if (g->size == 1 || !moves || !ul__comm_on(g, to->x)->together_later)
+        return ul__exchange(g, to, from, n, moves);
+    f->event = n_spare ? spare[--n_spare] : ul__cuda()->event_new();
+    UL_REQUIRE(f->event, UL_EDEVICE, "group: there is no event");
+    int rc = copy_own(g, to, from, n);
+    if (rc == UL_OK) rc = send_parts(f->in, g, to, from, n, moves, f->event);
+    for (; f->n < n && rc == UL_OK; f->n++) {
+        f->to[f->n] = to[f->n];
+        rc = ul__alias(&f->to[f->n].x, to[f->n].x);
+        if (rc < 0) break;
+    }
+    if (rc < 0) {
+        for (int i = f->n; i < n; i++) ul__packed_free(&f->in[i]);
+        ul__exchange_drop(f);
+    }
+    return rc;
+}
+
+int ul__exchange_end(ul_flight *f)
+{
+    int rc = UL_OK;
+    if (f->event) rc = ul__cuda()->event_wait(ul__cuda()->stream(), f->event);
+    rc = take_in(f->in, f->to, f->n, f->size, f->rank, rc);
+    ul__exchange_drop(f);
+    return rc;
+}
+
+void ul__exchange_drop(ul_flight *f)
+{
+    for (int i = 0; i < f->n; i++) {
+        ul__packed_free(&f->in[i]);
+        ul_tensor_free(f->to[i].x);
+    }
+    if (f->event && n_spare < 64) spare[n_spare++] = f->event;
+    *f = (ul_flight){0};
 }
 
 const ul_comm *ul__comm_on(const ul_group *g, const ul_tensor *x)

@@ -28,6 +28,22 @@ int ul__pack(ul_packed *packed, const ul_parts *p, int size, int skip, int fill)
 int ul__unpack(const ul_packed *packed, const ul_parts *p, int size, int skip);
 void ul__packed_free(ul_packed *packed);
 
+/* An exchange that has begun: what has arrived is where it belongs only when it has ended. */
+typedef struct ul_flight {
+    ul_packed in[UL_MAX_CUTS];
+    ul_parts to[UL_MAX_CUTS]; /* of tensors of its own */
+    void *event;              /* NULL where it was over at once */
+    int n, size, rank;
+} ul_flight;
+
+/* ul__exchange() in two steps, what is computed between them going on beside it. to[i].first and
+ * .count stay until the end. The tensors of from[i] may be freed, but not changed. */
+int ul__exchange_begin(ul_flight *f, ul_group *g, const ul_parts *to, const ul_parts *from, int n,
+                       int moves);
+int ul__exchange_end(ul_flight *f);
+/* Drops one that has not ended; nothing to do for others. */
+void ul__exchange_drop(ul_flight *f);
+
 /* Sends the parts of from[i] and fills those of to[i], i < n; what stays on this rank is copied.
  * moves 0 (on meta): takes the memory that it would, and sends nothing. */
 int ul__exchange(ul_group *g, const ul_parts *to, const ul_parts *from, int n, int moves);

@@ -15,9 +15,20 @@ typedef struct route {
     int64_t *split_first, *split_count, *cat_first, *cat_count, *back_first;
 } route;
 
-typedef struct context {
+/* One exchange, forward and backward. In two steps it belongs to both of their calls, and until the
+ * second one to the tensor that is on its way. */
+typedef struct ul_passage {
+    int refs;
     ul_group *group;
     int split, cat, n;
+    int later; /* it takes two steps */
+    ul_flight there, back;
+    ul_dtype dtype[UL_MAX_CUTS];
+    int ndim[UL_MAX_CUTS], wants[UL_MAX_CUTS]; /* of x: whether it has a gradient */
+    int64_t shape[UL_MAX_CUTS][UL_MAX_DIMS];
+    /* of gradients that are on their way: whose, and where to */
+    int n_back, input[UL_MAX_CUTS];
+    ul_tensor *arriving[UL_MAX_CUTS];
     route route[UL_MAX_CUTS]; /* of n tensors */
     int64_t numbers[];
 } context;
@@ -27,12 +38,28 @@ static context *context_new(ul_group *g, int split, int cat, int n)
     int64_t size = g->size;
     context *c = ul__alloc(sizeof *c + (size_t)(5 * n * size) * sizeof *c->numbers);
     if (!c) return NULL;
-    *c = (context){.group = g, .split = split, .cat = cat, .n = n};
+    *c = (context){.refs = 1, .group = g, .split = split, .cat = cat, .n = n};
     for (int i = 0; i < n; i++) {
         int64_t *at = c->numbers + 5 * i * size;
         c->route[i] = (route){0, 0, at, at + size, at + 2 * size, at + 3 * size, at + 4 * size};
     }
     return c;
+}
+
+static void drop_back(context *c)
+{
+    ul__exchange_drop(&c->back);
+    for (int k = 0; k < c->n_back; k++) ul_tensor_free(c->arriving[k]);
+    c->n_back = 0;
+}
+
+void ul__passage_drop(void *passage)
+{
+    context *c = passage;
+    if (!c || --c->refs > 0) return;
+    ul__exchange_drop(&c->there);
+    drop_back(c);
+    free(c);
 }
 
 /* Where parts that follow each other begin; returns where they end. */
@@ -46,7 +73,9 @@ static int64_t set_firsts(int64_t *first, const int64_t *count, int size)
     return next;
 }
 
-static int exchange_values(ul_group *g, const ul_parts *to, const ul_parts *from, int n)
+/* f NULL: all of it, else its begin. */
+static int exchange_values(ul_flight *f, ul_group *g, const ul_parts *to, const ul_parts *from,
+                           int n)
 {
     char more[32] = "";
     int64_t sent = 0;
@@ -60,7 +89,8 @@ static int exchange_values(ul_group *g, const ul_parts *to, const ul_parts *from
     if (n > 1) snprintf(more, sizeof more, " and %d more", n - 1);
     int moves = ul__collective(g, UL_COMM_ALL_TO_ALL, from->x, to->dim, more);
     if (moves < 0) return moves;
-    return ul__comm_end(g, UL_COMM_ALL_TO_ALL, sent, ul__exchange(g, to, from, n, moves));
+    int rc = f ? ul__exchange_begin(f, g, to, from, n, moves) : ul__exchange(g, to, from, n, moves);
+    return ul__comm_end(g, UL_COMM_ALL_TO_ALL, sent, rc);
 }
 
 /* y += x, of another dtype perhaps. */
@@ -123,46 +153,65 @@ static int give(ul_call *call, int i, ul_tensor *arrived)
 }
 
 /* Rank r's part for s became s's part from r: dx is dy sent the same way back, and the sum of what
- * comes back for an element that went to several ranks. */
-static int exchange_backward(ul_call *call, ul_tensor *const *dy)
+ * comes back for an element that went to several ranks. Begins that for all dy that are there. */
+static int begin_back(context *c, ul_tensor *const *dy)
 {
-    const context *c = call->context;
     ul_parts from[UL_MAX_CUTS], to[UL_MAX_CUTS];
-    ul_tensor *arrived[UL_MAX_CUTS];
-    int input[UL_MAX_CUTS], n = 0, rc = UL_OK;
-    for (int i = 0; i < c->n && rc == UL_OK; i++) {
+    drop_back(c);
+    for (int i = 0; i < c->n; i++) {
         const route *way = &c->route[i];
-        const ul_variable *x = call->variable[i];
-        if (!dy[i] || !x) continue;
-        int64_t shape[UL_MAX_DIMS];
-        memcpy(shape, x->shape, sizeof shape);
+        int64_t shape[UL_MAX_DIMS], n = c->n_back;
+        if (!dy[i] || !c->wants[i]) continue;
+        memcpy(shape, c->shape[i], sizeof shape);
         if (way->overlap) shape[c->split] = way->back_total;
-        rc = ul_tensor_new(&arrived[n], dy[i]->dtype, x->device, x->ndim, shape);
-        if (rc < 0) break;
+        UL_TRY(ul_tensor_new(&c->arriving[n], dy[i]->dtype, dy[i]->storage->device, c->ndim[i],
+                             shape));
         const int64_t *first = way->overlap ? way->back_first : way->split_first;
         from[n] = (ul_parts){dy[i], c->cat, way->cat_first, way->cat_count};
-        to[n] = (ul_parts){arrived[n], c->split, first, way->split_count};
-        input[n++] = i;
+        to[n] = (ul_parts){c->arriving[n], c->split, first, way->split_count};
+        c->input[c->n_back++] = i;
     }
-    if (rc == UL_OK && n > 0) rc = exchange_values(c->group, to, from, n);
+    return c->n_back ? exchange_values(c->later ? &c->back : NULL, c->group, to, from, c->n_back)
+                     : UL_OK;
+}
+
+/* In two steps it has begun where the gradient of what has arrived was known. */
+static int exchange_backward(ul_call *call, ul_tensor *const *dy)
+{
+    context *c = call->context;
+    int rc = c->n_back ? UL_OK : begin_back(c, dy);
+    if (rc == UL_OK) rc = ul__exchange_end(&c->back);
+    int n = c->n_back;
+    c->n_back = 0;
     for (int k = 0; k < n; k++)
         if (rc == UL_OK)
-            rc = give(call, input[k], arrived[k]);
+            rc = give(call, c->input[k], c->arriving[k]);
         else
-            ul_tensor_free(arrived[k]);
+            ul_tensor_free(c->arriving[k]);
     return rc;
+}
+
+/* What is on its way to y. */
+static void set_passage(ul_tensor *y, context *c)
+{
+    c->refs++;
+    y->passage = c;
 }
 
 /* The op on n tensors whose parts are known; takes c over. On failure y [n] is NULL. */
 static int run(ul_tensor **y, const ul_op *op, ul_tensor *const *x, context *c)
 {
-    ul_call call = {.op = op, .inputs = x, .n_inputs = c->n, .context = c, .release = free};
+    ul_call call = {
+        .op = op, .inputs = x, .n_inputs = c->n, .context = c, .release = ul__passage_drop};
     ul_parts from[UL_MAX_CUTS], to[UL_MAX_CUTS];
-    int size = c->group->size;
-    for (int i = 0; i < c->n; i++) {
+    int size = c->group->size, n = c->n;
+    for (int i = 0; i < n; i++) {
         route *way = &c->route[i];
         int64_t shape[UL_MAX_DIMS];
         memcpy(shape, x[i]->shape, sizeof shape);
+        memcpy(c->shape[i], x[i]->shape, sizeof shape);
+        c->ndim[i] = x[i]->ndim;
+        c->wants[i] = ul__needs_grad(x[i]);
         shape[c->split] = way->split_count[c->group->rank];
         shape[c->cat] = set_firsts(way->cat_first, way->cat_count, size);
         way->back_total = set_firsts(way->back_first, way->split_count, size);
@@ -172,8 +221,42 @@ static int run(ul_tensor **y, const ul_op *op, ul_tensor *const *x, context *c)
         from[i] = (ul_parts){x[i], c->split, way->split_first, way->split_count};
         to[i] = (ul_parts){y[i], c->cat, way->cat_first, way->cat_count};
     }
-    if (call.rc == UL_OK) call.rc = exchange_values(c->group, to, from, c->n);
-    return ul__finish_list(&call, y, c->n);
+    if (call.rc == UL_OK)
+        call.rc = exchange_values(c->later ? &c->there : NULL, c->group, to, from, n);
+    if (call.rc == UL_OK && c->later) set_passage(y[0], c);
+    return ul__finish_list(&call, y, n);
+}
+
+/* ---- the second step ---- */
+
+/* The identity; what will be sent back is sent as soon as it is known. */
+static int arrive_backward(ul_call *call, ul_tensor *const *dy)
+{
+    context *c = call->context;
+    UL_TRY(begin_back(c, dy));
+    for (int i = 0; i < c->n; i++) {
+        ul_tensor *same;
+        if (!dy[i]) continue;
+        UL_TRY(ul__alias(&same, dy[i]));
+        ul__grad_take(call, i, same);
+    }
+    return UL_OK;
+}
+
+static const ul_op arrive = {"arrive", arrive_backward};
+
+int ul_arrive(ul_tensor **y, ul_tensor *const *x, int n)
+{
+    context *c = n > 0 ? x[0]->passage : NULL;
+    for (int i = 0; i < n; i++) y[i] = NULL;
+    UL_REQUIRE(c && c->n == n, UL_EVALUE,
+               "arrive: expected all that one exchange with later = true has given, once");
+    x[0]->passage = NULL;
+    ul_call call = {
+        .op = &arrive, .inputs = x, .n_inputs = n, .context = c, .release = ul__passage_drop};
+    call.rc = ul__exchange_end(&c->there);
+    for (int i = 0; i < n && call.rc == UL_OK; i++) call.rc = ul__alias(&y[i], x[i]);
+    return ul__finish_list(&call, y, n);
 }
 
 /* ---- all_to_all ---- */
@@ -222,7 +305,7 @@ int ul_all_to_all(ul_tensor **y, ul_tensor *x, ul_group *group, int split, int c
     UL_REQUIRE(c, UL_ENOMEM, "all_to_all: out of memory");
     int rc = set_parts(c, x, sizes);
     if (rc == UL_OK) return run(y, &all_to_all, &x, c);
-    free(c);
+    ul__passage_drop(c);
     return rc;
 }
 
@@ -277,7 +360,7 @@ static void cut_heads(route *way, int64_t heads, int64_t q_heads, int size)
 }
 
 int ul_shard_heads(ul_tensor **y, ul_tensor *const *x, int n, ul_group *group, int64_t q_heads,
-                   const int64_t *lengths)
+                   const int64_t *lengths, int later)
 {
     int size = group->size;
     UL_TRY(check("shard_heads", x, n, lengths, size));
@@ -289,10 +372,11 @@ int ul_shard_heads(ul_tensor **y, ul_tensor *const *x, int n, ul_group *group, i
                (long long)lengths[group->rank], group->rank, ul__shape(x[0]));
     context *c = context_new(group, HEADS, TOKENS, n);
     UL_REQUIRE(c, UL_ENOMEM, "shard_heads: out of memory");
+    c->later = later;
     int64_t *arriving = c->route->cat_count;
     int rc = lengths ? UL_OK : ul__comm_sizes(group, arriving, &x[0]->shape[TOKENS], 1);
     if (rc < 0) {
-        free(c);
+        ul__passage_drop(c);
         return rc;
     }
     if (lengths) memcpy(arriving, lengths, (size_t)size * sizeof *lengths);
@@ -319,12 +403,13 @@ static int check_shares(ul_tensor *const *x, int n, const ul_group *g, int64_t h
 }
 
 int ul_shard_tokens(ul_tensor **y, ul_tensor *const *x, int n, ul_group *group, int64_t heads,
-                    const int64_t *lengths)
+                    const int64_t *lengths, int later)
 {
     UL_TRY(check("shard_tokens", x, n, lengths, group->size));
     UL_TRY(check_shares(x, n, group, heads, lengths));
     context *c = context_new(group, TOKENS, HEADS, n);
     UL_REQUIRE(c, UL_ENOMEM, "shard_tokens: out of memory");
+    c->later = later;
     for (int i = 0; i < n; i++) {
         route *way = &c->route[i];
         for (int r = 0; r < group->size; r++) {
@@ -335,7 +420,7 @@ int ul_shard_tokens(ul_tensor **y, ul_tensor *const *x, int n, ul_group *group, 
         set_firsts(way->split_first, way->split_count, group->size);
         int rc = heads ? UL_OK : ul__comm_sizes(group, way->cat_count, &x[i]->shape[HEADS], 1);
         if (rc < 0) {
-            free(c);
+            ul__passage_drop(c);
             return rc;
         }
     }

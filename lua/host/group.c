@@ -391,7 +391,8 @@ static int get(lua_State *L)
             "split",      "barrier",        "lengths",       "all_reduce",     "all_reduce_",
             "all_gather", "all_to_all",     "broadcast",     "broadcast_",     "send",
             "recv",       "reduce_scatter", "shard_heads",   "shard_tokens",   "head_share",
-            "counts",     "reset_counts",   "gather_linear", "ring_attention", NULL};
+            "counts",     "reset_counts",   "gather_linear", "ring_attention", "arrive",
+            NULL};
         char more[256];
         host_suggest(more, sizeof more, key, names);
         host_fail(L, "a group has no '%.40s'%s", key, more);
@@ -421,6 +422,7 @@ void host_open_group(lua_State *L)
                                        {"gather_linear", gather_linear},
                                        {"all_to_all", host_all_to_all},
                                        {"shard_heads", host_shard_heads},
+                                       {"arrive", host_arrive},
                                        {"shard_tokens", host_shard_tokens},
                                        {"head_share", host_head_share},
                                        {"ring_attention", host_ring_attention},

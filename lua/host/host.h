@@ -186,6 +186,7 @@ int host_dim_option(lua_State *L, const char *op, const char *name, int fallback
 /* shard.c: methods of groups */
 int host_all_to_all(lua_State *L);
 int host_shard_heads(lua_State *L);
+int host_arrive(lua_State *L);
 int host_shard_tokens(lua_State *L);
 int host_head_share(lua_State *L);
 /* tokenizer.c: the metatables of tokenizers, their decoders and lists of ids */

@@ -59,33 +59,43 @@ int host_all_to_all(lua_State *L)
     return 1;
 }
 
-/* g:shard_heads(x or list, { q_heads = , lengths = list }) */
+/* g:shard_heads(x or list, { q_heads = , lengths = list, later = false }) */
 int host_shard_heads(lua_State *L)
 {
-    static const char *const known[] = {"q_heads", "lengths", NULL};
+    static const char *const known[] = {"q_heads", "lengths", "later", NULL};
     const char *op = "shard_heads";
     host_arguments(L, op, 3);
     host_options(L, 3, op, known, 0);
     ul_group *g = host_to_group(L);
     int64_t q_heads = host_option_integer(L, 3, op, "q_heads", 0);
     int64_t *lengths = host_sizes_option(L, op, "lengths", g);
+    int later = host_option_boolean(L, 3, op, "later", 0);
     lists l = new_lists(L, op);
-    return return_list(L, &l, ul_shard_heads(l.y, l.x, l.n, g, q_heads, lengths));
+    return return_list(L, &l, ul_shard_heads(l.y, l.x, l.n, g, q_heads, lengths, later));
 }
 
-/* g:shard_tokens(x or list, { heads = , lengths = list }) */
+/* g:shard_tokens(x or list, { heads = , lengths = list, later = false }) */
 int host_shard_tokens(lua_State *L)
 {
-    static const char *const known[] = {"heads", "lengths", NULL};
+    static const char *const known[] = {"heads", "lengths", "later", NULL};
     const char *op = "shard_tokens";
     host_arguments(L, op, 3);
     host_options(L, 3, op, known, 0);
     ul_group *g = host_to_group(L);
     int64_t heads = host_option_integer(L, 3, op, "heads", 0);
     int64_t *lengths = host_sizes_option(L, op, "lengths", g);
+    int later = host_option_boolean(L, 3, op, "later", 0);
     if (heads < 0) host_fail(L, "shard_tokens: %lld heads", (long long)heads);
     lists l = new_lists(L, op);
-    return return_list(L, &l, ul_shard_tokens(l.y, l.x, l.n, g, heads, lengths));
+    return return_list(L, &l, ul_shard_tokens(l.y, l.x, l.n, g, heads, lengths, later));
+}
+
+/* g:arrive(x or list) */
+int host_arrive(lua_State *L)
+{
+    host_arguments(L, "arrive", 2);
+    lists l = new_lists(L, "arrive");
+    return return_list(L, &l, ul_arrive(l.y, l.x, l.n));
 }
 
 /* g:head_share(heads, kv_heads = nil, rank = this rank) -> first (from 1), count */

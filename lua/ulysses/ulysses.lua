@@ -9,7 +9,7 @@ local ulysses = {}
 
 local none = options_of.none
 local known = { mesh = none, group = none, causal = none, window = none, docs = none,
-                scale = none, lengths = none, cache = none }
+                scale = none, lengths = none, cache = none, chunks = none }
 
 -- Which of this rank's kv heads each of its query heads reads, from 0; nil where they share them
 -- equally, in order, as attention has it by itself.
@@ -26,6 +26,44 @@ local function kv_head(group, heads, kv_heads, device)
   return core.tensor(map, { dtype = 'i32', device = device })
 end
 
+-- In how many chunks heads are exchanged, the next one under the attention of this one: as many as
+-- are asked for, or as pay, where each rank has as many kv heads of each chunk as any other: then
+-- all is summed as it would be without.
+local function chunks_for(group, q, kv_heads, asked)
+  if asked ~= nil and (type(asked) ~= 'number' or asked < 1 or asked ~= math.floor(asked)) then
+    raise('ulysses.attention: chunks must be a whole number from 1 on, got %s', tostring(asked))
+  end
+  local each = kv_heads / group.size
+  local most = asked or q:device():find '^cuda' and group.cuda_transport == 'nccl' and 4 or 1
+  if each ~= math.floor(each) then return 1 end
+  for n = math.min(most, each), 2, -1 do
+    if each % n == 0 then return n end
+  end
+  return 1
+end
+
+-- Attention in chunks of heads. Exchanges begin before the attention that goes on beside them, and
+-- backward walks the calls the other way round, so there as well.
+local function in_chunks(group, q, k, v, n, lengths, plain)
+  local heads, kv_heads = q:size(3) / n, k:size(3) / n
+  local function begin(c)
+    return group:shard_heads({ q:narrow(3, (c - 1) * heads + 1, heads),
+                               k:narrow(3, (c - 1) * kv_heads + 1, kv_heads),
+                               v:narrow(3, (c - 1) * kv_heads + 1, kv_heads) },
+                             { lengths = lengths, q_heads = heads, later = true })
+  end
+  local coming, going = begin(1), {}
+  for c = 1, n do
+    local next_one = c < n and begin(c + 1)
+    local mine = group:arrive(coming)
+    local o = F.attention(mine[1], mine[2], mine[3], plain)
+    going[c] = group:shard_tokens(o, { lengths = lengths, heads = heads, later = true })
+    coming = next_one
+  end
+  for c = 1, n do going[c] = group:arrive(going[c]) end
+  return core.cat(going, 3)
+end
+
 ---@class UlyssesOptions
 ---@field mesh? Mesh whose slices q, k and v are
 ---@field group? Group without a mesh: the ranks that share the sequence; none: this one has all
@@ -34,6 +72,8 @@ end
 ---@field docs? Tensor i64 offsets over the flattened B S of the whole sequence
 ---@field scale? number 1 / sqrt(D) where it is left out
 ---@field lengths? integer[] T of each rank of group; they tell each other where it is left out
+---@field chunks? integer of heads, the exchange of one under the attention of another; as many as
+---go are taken where so many do not. Left out: up to 4 with NCCL, else 1
 ---@field cache? table what has been seen before these tokens, cache:layer(i); not with a ring
 
 --- Softmax attention of this rank's tokens over the whole sequence: what F.attention gives for all
@@ -81,6 +121,8 @@ function ulysses.attention(q, k, v, options)
   end
   if ring then plain.tokens = mesh.tokens end
   if group.size == 1 then return ring:ring_attention(q, k, v, plain) end
+  local n = (ring or cache) and 1 or chunks_for(group, q, kv_heads, options.chunks)
+  if n > 1 then return in_chunks(group, q, k, v, n, lengths, plain) end
   plain.kv_head = kv_head(group, heads, kv_heads, q:device())
   local mine = group:shard_heads({ q, k, v }, { lengths = lengths, q_heads = heads })
   q, k, v = mine[1], mine[2], mine[3]

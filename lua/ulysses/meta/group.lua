@@ -105,18 +105,26 @@ function Group:all_to_all(x, options) end
 --- query heads read, so some may go to several ranks. A list of tensors goes in one exchange, and
 --- comes back as a list.
 ---@param x Tensor|Tensor[] at most 8 of the same tokens
----@param options? { q_heads: integer, lengths: integer[] } q_heads: how many query heads there are,
---- where x holds kv heads; lengths: T of each rank, which they tell each other where it is left out
+---@param options? { q_heads: integer, lengths: integer[], later: boolean } q_heads: how many query
+--- heads there are, where x holds kv heads; lengths: T of each rank, which they tell each other
+--- where it is left out; later: only begin, group:arrive ends it
 ---@return Tensor|Tensor[] as x
 function Group:shard_heads(x, options) end
 
 --- The way back: [B, T, H, D] from [B, S, h, D].
 ---@param x Tensor|Tensor[] at most 8 of the same tokens
----@param options? { heads: integer, lengths: integer[] } heads: H, which the ranks tell each other
---- where it is left out; lengths: T of each rank, equal ones, with one more for the first ranks if
---- need be, where it is left out
+---@param options? { heads: integer, lengths: integer[], later: boolean } heads: H, which the ranks
+--- tell each other where it is left out; lengths: T of each rank, equal ones, with one more for the
+--- first ranks if need be, where it is left out; later: only begin, group:arrive ends it
 ---@return Tensor|Tensor[] as x
 function Group:shard_tokens(x, options) end
+
+--- What shard_heads or shard_tokens gave with later = true, once it has arrived. With NCCL what was
+--- computed in between ran beside the exchange, and in backward the way back runs beside what is
+--- computed there. All that one exchange gave goes to one call, and nowhere else before.
+---@param x Tensor|Tensor[]
+---@return Tensor|Tensor[] as x
+function Group:arrive(x) end
 
 --- Which query heads a rank has after shard_heads, or which kv heads these read.
 ---@param heads integer query heads
