@@ -9,7 +9,8 @@ local folder = backend and backend:match '^(.*/)libulysses_cuda_emulated%.so$'
 local function with_fake(command, settings)
   local log = os.tmpname()
   local output, status = program.shell(('export CUEMU_CUBLASLT=1 UL_TEST_HALF= '
-    .. 'FAKE_CUBLASLT_LOG=%s UL_CUDA_LIB_PATH=%sfakes %s; %s'):format(log, folder, settings or '', command))
+    .. 'FAKE_CUBLASLT_LOG=%s UL_CUDA_LIB_PATH=%sfakes %s; %s'):format(
+      log, folder, settings or '', command))
   local counts = { 0, 0, 0, 0 }
   for line in io.lines(log) do
     local n = 0
