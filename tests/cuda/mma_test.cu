@@ -27,7 +27,7 @@ template <class T> static void to_host(T *host, T *data, int n)
 {
     cudaMemcpyAsync(host, data, n * sizeof(T), cudaMemcpyDeviceToHost, (cudaStream_t)0);
     CHECK(cudaStreamSynchronize((cudaStream_t)0) == cudaSuccess);
-    cudaFreeAsync(data, (cudaStream_t)0);
+    cudaFree(data);
 }
 
 static float widened(uint16_t x)
@@ -85,8 +85,8 @@ static void products_are_those_of_loops(void)
     ONE_WARP(product_kernel, 0, sums, left, right);
     to_host(d, sums, ROWS * COLUMNS);
     for (int i = 0; i < ROWS * COLUMNS; i++) CHECK(d[i] == want[i]);
-    cudaFreeAsync(left, (cudaStream_t)0);
-    cudaFreeAsync(right, (cudaStream_t)0);
+    cudaFree(left);
+    cudaFree(right);
 }
 
 /* ---- load_matrices ---- */
@@ -123,7 +123,7 @@ static void matrices_are_loaded_as_they_are_and_turned(void)
             CHECK(turned[at] ==
                   (matrix[2 * t * 8 + g] | (uint32_t)matrix[(2 * t + 1) * 8 + g] << 16));
         }
-    cudaFreeAsync(numbers, (cudaStream_t)0);
+    cudaFree(numbers);
 }
 
 /* ---- copy_async ---- */
@@ -162,7 +162,7 @@ static void copies_come_when_they_are_waited_for(void)
             int chunk = i / 4, source = chunk / LANES * LANES + LANES - 1 - chunk % LANES;
             CHECK(y[i] == (i % 4 * 4 < bytes ? x[source * 4 + i % 4] : 0));
         }
-        cudaFreeAsync(from, (cudaStream_t)0);
+        cudaFree(from);
     }
 }
 
@@ -202,7 +202,7 @@ static void numbers_are_rounded_to_the_nearest(void)
         CHECK((pairs[i] & 0xffffu) == nearest(x[i]));
         CHECK(pairs[i] >> 16 == nearest(-x[i]));
     }
-    cudaFreeAsync(from, (cudaStream_t)0);
+    cudaFree(from);
 }
 
 int main(void)

@@ -265,6 +265,7 @@ static inline cudaError_t cudaMalloc(void **data, size_t bytes)
     *data = cuemu::allocate(bytes);
     return *data ? cudaSuccess : cudaErrorMemoryAllocation;
 }
+static inline cudaError_t cudaFree(void *data) { return cuemu::release(data), cudaSuccess; }
 cudaError_t cudaMallocHost(void **data, size_t bytes); /* pinned */
 cudaError_t cudaFreeHost(void *data);
 namespace cuemu
