@@ -27,6 +27,25 @@ __device__ __forceinline__ real real_of_int(int64_t x)
 #endif
 }
 
+/* What `store_given` makes an element of: a number given by the host, which rounds it. */
+static inline acc given(double x)
+{
+#if UL_TYPE_FLOAT
+    return (acc)x;
+#else
+    return int_of_double(x);
+#endif
+}
+
+__device__ __forceinline__ real store_given(acc x)
+{
+#if UL_TYPE_FLOAT
+    return store(x);
+#else
+    return real_of_int(x);
+#endif
+}
+
 __device__ __forceinline__ real real_of_double(double x)
 {
 #if UL_TYPE_FLOAT

@@ -155,11 +155,11 @@ int CUDA(normal)(ul_stream *s, void *y, double mean, double std, int64_t n,
 struct dropout_draw {
     ul_grad y;
     const real *x;
-    double p;
+    uint32_t dropped; /* unit(word) is below p where its 24 bits are below this */
+    acc scale;
     __device__ void operator()(int64_t i, const uint32_t *w) const
     {
-        acc kept = load(x[i]) * (acc)(1 / (1 - p));
-        give((real *)y.data + i, y.add, unit(w[0]) >= p ? kept : 0);
+        give((real *)y.data + i, y.add, w[0] >> 8 >= dropped ? load(x[i]) * scale : 0);
     }
 };
 
@@ -167,7 +167,8 @@ int CUDA(dropout)(ul_stream *s, ul_grad y, const void *x, double p, int64_t n,
                   const ul_random_key *key)
 {
     if (!y.data) return 0;
-    return draw_walk<1>(s, "dropout", dropout_draw{y, (const real *)x, p}, n, key);
+    dropout_draw f = {y, (const real *)x, (uint32_t)ceil(p * 0x1p24), (acc)(1 / (1 - p))};
+    return draw_walk<1>(s, "dropout", f, n, key);
 }
 
 #endif

@@ -140,7 +140,7 @@ static int reduce_walk(ul_stream *s, const char *name, OP op, const void *x, con
 struct sum_op {
     typedef acc state;
     ul_grad y;
-    double scale;
+    acc scale;
     __device__ acc identity() const { return 0; }
     __device__ void take(acc &s, real x, int64_t) const { s += load(x); }
     __device__ acc operator()(acc a, acc b) const { return a + b; }
@@ -148,7 +148,7 @@ struct sum_op {
     {
         sum_t *to = (sum_t *)y.data + at;
 #if UL_TYPE_FLOAT
-        give(to, y.add, (acc)((double)s * scale));
+        give(to, y.add, s * scale);
 #else
         *to = (sum_t)((y.add ? *to : 0) + s);
 #endif
@@ -158,7 +158,7 @@ struct sum_op {
 int CUDA(sum)(ul_stream *s, ul_grad y, const void *x, double scale, const ul_loop *l, int reduced)
 {
     if (!y.data) return 0;
-    return reduce_walk(s, "sum", sum_op{y, scale}, x, l, reduced);
+    return reduce_walk(s, "sum", sum_op{y, (acc)scale}, x, l, reduced);
 }
 
 /* ---- max, min ---- */

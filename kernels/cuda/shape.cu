@@ -6,11 +6,11 @@
 
 struct fill_body {
     real *y;
-    double value;
-    __device__ void operator()(const int64_t *at) const { y[at[0]] = real_of_double(value); }
+    acc value;
+    __device__ void operator()(const int64_t *at) const { y[at[0]] = store_given(value); }
     template <int N> __device__ void at(int64_t i) const
     {
-        real x = real_of_double(value);
+        real x = store_given(value);
         run<real, N> to;
         UNROLLED (j, N) to.v[j] = x;
         store_run(y + i, to);
@@ -19,7 +19,7 @@ struct fill_body {
 
 int CUDA(fill)(ul_stream *s, void *y, double value, const ul_loop *l)
 {
-    fill_body f = {(real *)y, value};
+    fill_body f = {(real *)y, given(value)};
     if (step_of(l, 0, y) == 1) return runs_walk(s, "fill", f, loop_size(l), 1);
     return loop_walk<1>(s, "fill", f, l);
 }

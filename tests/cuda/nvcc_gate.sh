@@ -2,8 +2,9 @@
 # nvcc_gate.sh - what nvcc makes of the kernels, without a GPU:
 #
 #   no kernel spills or has local memory, but those below;
-#   the kernels of a file take the registers that tests/cuda/registers.txt says, at most, and have
-#   as many lines with doubles (none but angles, random numbers and casts, where dtype is not f64);
+#   where dtype is not f64 none but those below reckons in doubles;
+#   the kernels of a file take the registers that tests/cuda/registers.txt says, and have as many
+#   lines with doubles;
 #   tensor cores, asynchronous copies and accesses of 128 bits are where they must be.
 #
 #   tests/cuda/nvcc_gate.sh            a test for each architecture and dtype
@@ -21,6 +22,11 @@ trap 'rm -rf "$folder"' EXIT
 
 # Angles: CUDA's sine and cosine reduce large ones in local memory.
 may_have_local='sin|cos|table_body|normal_draw'
+
+# Angles and random numbers, whatever the dtype; the norm of gradients, which is one number a step;
+# what begins as f64.
+may_have_doubles='(sin|cos)(_backward)?_map|trig_reduction|table_body|(normal|uniform)_draw|'
+may_have_doubles+='squares|arange|from_f64'
 
 # NAME ARCH DTYPE: what ptxas says of each kernel, and its PTX.
 compile() {
@@ -48,6 +54,10 @@ judge() {
     local log name
     for log in "$folder/$1-$2"-*.log; do
         name=$(basename "$log" .log)
+        [[ $2 == f64 ]] || awk '/\.(entry|func) / { kernel = $0 }
+            /\.f64/ && !/\.(reg|param)/ && !said[kernel]++ { print kernel }' \
+            "${log%.log}"/*.ptx | c++filt | grep -vE "$may_have_doubles" |
+            sed "s/^/FAULT $2 reckons in doubles: /"
         c++filt <"$log" | awk -v file="${name##*-}" -v arch="sm_$1" -v dtype="$2" \
             -v local_ok="$may_have_local" '
             /error/ { print "FAULT " file ": " $0 }
@@ -72,7 +82,7 @@ differs() { # ARCH DTYPE
 gate() { # ARCH DTYPE
     judge "$1" "$2" >"$folder/judged"
     grep -v '^FAULT' "$folder/judged" >>"$folder/registers"
-    [[ $renew ]] && return
+    [[ $renew ]] && { grep '^FAULT' "$folder/judged"; return; }
     if grep '^FAULT' "$folder/judged" || differs "$1" "$2"; then
         echo "nvcc, sm_$1 $2: not as it must be (--renew writes $table)"
         failed=$((failed + 1))
