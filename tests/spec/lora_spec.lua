@@ -122,6 +122,8 @@ describe('lora', function()
     assert.same({ 'q_proj', 'up_proj' }, { unpack(values.target_modules) })
     assert.equal(folder, values.base_model_name_or_path)
     assert.same({ 4, 16 }, { values.r, values.lora_alpha })
+    assert.error_matches(function() ul.hf.load(out) end,
+                         'holds an adapter; name the folder of the model that it is for')
     local again = ul.hf.load(folder, { adapter = out })
     assert.equal(0, gap(logits_of(model), logits_of(again)))
     assert.same(trained_of(model), trained_of(again))

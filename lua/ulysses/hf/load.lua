@@ -121,6 +121,11 @@ end
 -- The folder, or a sentence that helps where a name of the hub is given for one.
 local function find_folder(named)
   local folder = place.find(named)
+  if folder and not core.system.kind_of(folder .. '/config.json')
+    and core.system.kind_of(folder .. '/adapter_config.json') then
+    refuse("hf.load: '%s' holds an adapter; name the folder of the model that it is for, and this "
+           .. 'one as the adapter (adapter=..)', folder)
+  end
   if folder then return folder end
   local kind = core.system.kind_of(named)
   if kind then refuse("hf.load: '%s' is a %s, not a folder", named, kind) end
