@@ -101,6 +101,27 @@ static int link_of(lua_State *L)
     return 1;
 }
 
+/* may_write(folder) -> true; or false and why nothing can be made in it */
+static int may_write(lua_State *L)
+{
+    int may = access(luaL_checkstring(L, 1), W_OK | X_OK) == 0, error = errno;
+    lua_pushboolean(L, may);
+    if (may) return 1;
+    lua_pushstring(L, strerror(error));
+    return 2;
+}
+
+/* is_mount(folder) -> whether a file system of its own begins there */
+static int is_mount(lua_State *L)
+{
+    struct stat here, above;
+    const char *path = luaL_checkstring(L, 1);
+    lua_pushfstring(L, "%s/..", path);
+    lua_pushboolean(L, stat(path, &here) == 0 && stat(lua_tostring(L, -1), &above) == 0 &&
+                           here.st_dev != above.st_dev);
+    return 1;
+}
+
 /* ---- locks ---- */
 
 static const char *const lock_name = "ulysses.lock";
@@ -177,10 +198,17 @@ static int lock(lua_State *L)
 /* core.system, core.version */
 void host_open_system(lua_State *L, int core)
 {
-    static const luaL_Reg functions[] = {
-        {"now", now},           {"clock", monotonic},     {"columns", columns},
-        {"cut_file", cut_file}, {"is_unread", is_unread}, {"kind_of", kind_of},
-        {"link_of", link_of},   {"lock", lock},           {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"now", now},
+                                         {"clock", monotonic},
+                                         {"columns", columns},
+                                         {"cut_file", cut_file},
+                                         {"is_unread", is_unread},
+                                         {"kind_of", kind_of},
+                                         {"link_of", link_of},
+                                         {"lock", lock},
+                                         {"may_write", may_write},
+                                         {"is_mount", is_mount},
+                                         {NULL, NULL}};
     lua_newtable(L);
     luaL_register(L, NULL, functions);
     lua_setfield(L, core, "system");

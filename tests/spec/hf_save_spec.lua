@@ -38,6 +38,26 @@ describe('hf.save', function()
     models.remove(parent)
   end)
 
+  it('is refused early where nothing can be made, or take a name', function()
+    local function refused(...)
+      local _, sentence = pcall(ul.hf.check_folder, ...)
+      return (tostring(sentence):gsub(parent, '.'))
+    end
+    assert.is_true(core.system.is_mount '/proc')
+    assert.is_false(core.system.is_mount(parent .. '/nothing'))
+    assert.is_false((core.system.may_write(parent .. '/nothing')))
+    local may_write, is_mount = core.system.may_write, core.system.is_mount
+    finally(function() core.system.may_write, core.system.is_mount = may_write, is_mount end)
+    ul.hf.check_folder(parent .. '/a/b')
+    core.system.may_write = function(above)
+      assert.equal(parent, above)
+      return false, 'Read-only file system'
+    end
+    assert.equal('./a/b: cannot be saved in .: Read-only file system', refused(parent .. '/a/b'))
+    core.system.may_write, core.system.is_mount = may_write, function() return true end
+    assert.matches('^./a: a file system is mounted there', refused(parent .. '/a'))
+  end)
+
   it('saves what was loaded, in one file or several', function()
     for _, name in ipairs { 'llama31', 'qwen2', 'qwen3', 'nemo', 'llama_biases' } do
       local model = ul.hf.load(models.make(parent, name))

@@ -189,6 +189,22 @@ local function check_lock(folder)
   end
 end
 
+local function folder_above(path) return path:match '^(.+)/[^/]*$' or path:match '^/' or '.' end
+
+-- Refuses a place where no folder can be made, or get its name in the end.
+local function check_room(folder)
+  local above = folder_above(folder)
+  while above ~= folder_above(above) and not core.system.kind_of(above) do
+    above = folder_above(above)
+  end
+  local may, why = core.system.may_write(above)
+  if not may then refuse('%s: cannot be saved in %s: %s', folder, above, why) end
+  if core.system.is_mount(folder) then
+    refuse('%s: a file system is mounted there, so that no other folder can take its place; save '
+           .. 'into a folder in it', folder)
+  end
+end
+
 --- Refuses what write() would refuse after all the work.
 ---@param caller string
 ---@param folder string
@@ -199,12 +215,13 @@ function place.check(caller, folder, what, files)
   check(folder, what, files)
   check_beside(folder)
   check_lock(folder)
+  check_room(folder)
 end
 
 -- Keeps other processes from saving into the folder.
 local function take(folder)
   check_lock(folder)
-  must(core.folder_make(folder:match '^(.+)/[^/]*$' or folder:match '^/' or '.'))
+  must(core.folder_make(folder_above(folder)))
   local path = folder .. '.saving.lock'
   local lock, why = core.system.lock(path)
   if lock == nil then refuse('%s: cannot be created: %s', path, why) end
@@ -221,12 +238,13 @@ end
 -- Makes an empty folder to write to.
 local function begin(folder, path, about)
   check(folder, about.what, about.files)
+  check_room(folder)
   must(core.path_remove(path))
   must(core.folder_make(path))
-  local free = must(core.disk_free(path))
-  if free < about.bytes * 1.01 + 2 ^ 20 then
+  local free, needed = must(core.disk_free(path)), about.bytes * 1.01 + 2 ^ 20
+  if free < needed then
     must(core.path_remove(path))
-    refuse('%s: it needs %s, and the disk has %s free', folder, place.size_text(about.bytes),
+    refuse('%s: it needs %s, and the disk has %s free', folder, place.size_text(needed),
            place.size_text(free))
   end
 end
@@ -242,7 +260,7 @@ local function finish(folder, path)
     must(core.file_rename(folder, folder .. '.replaced'))
     must(core.file_rename(path, folder))
   end
-  must(core.folder_sync(folder:match '^(.+)/[^/]*$' or folder:match '^/' or '.'))
+  must(core.folder_sync(folder_above(folder)))
   must(core.path_remove(path))
   must(core.path_remove(folder .. '.replaced'))
 end

@@ -192,6 +192,17 @@ function system.kind_of(path) end
 ---@return string?
 function system.link_of(path) end
 
+--- Whether files can be made in a folder, and why not.
+---@param folder string
+---@return boolean
+---@return string? why
+function system.may_write(folder) end
+
+--- Whether a file system of its own begins at a folder.
+---@param folder string
+---@return boolean
+function system.is_mount(folder) end
+
 --- Locks a file against other processes: a lock with :release(); false and the holder's process id
 --- where another process has it; nil and why the file cannot be made. Who holds it may remove the
 --- file. Where the file system has no locks, nobody is kept out.
