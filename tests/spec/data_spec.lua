@@ -138,11 +138,11 @@ describe('data', function()
     assert.is_nil(own:difference(fingerprint))
     assert.is_nil(rows('abcdef', 3, 2):difference(fingerprint))
     local changed = {
-      ['a text of 7 tokens, not 8'] = rows('abcdefg', 3, 2),
-      ['another text of as many tokens'] = rows('abcdeg', 3, 2),
-      ['rows of 3 tokens, not 4'] = rows('abcdef', 4, 2),
-      ['batches of 2 rows, not 3'] = rows('abcdef', 3, 3),
-      ['a shuffle with seed none, not 5'] = rows('abcdef', 3, 2):shuffle { seed = 5 },
+      ['a text of 7 tokens, not 8 (data, held_out, tokenizer)'] = rows('abcdefg', 3, 2),
+      ['another text of as many tokens (data)'] = rows('abcdeg', 3, 2),
+      ['rows of 3 tokens, not 4 (seq_len)'] = rows('abcdef', 4, 2),
+      ['batches of 2 rows, not 3 (batch)'] = rows('abcdef', 3, 3),
+      ['a shuffle with seed none, not 5 (seed)'] = rows('abcdef', 3, 2):shuffle { seed = 5 },
     }
     for sentence, other in pairs(changed) do
       assert.equal(sentence, other:difference(fingerprint))
