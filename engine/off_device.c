@@ -112,10 +112,33 @@ static int map_file(ul_slot *slot)
     return UL_OK;
 }
 
+/* Slots without memory: their events are used again. */
+static ul_slot *spent;
+
+static void *next_event(void)
+{
+    ul_slot *slot = spent;
+    if (!slot) return ul__cuda()->event_new();
+    void *event = slot->event;
+    spent = slot->next;
+    free(slot);
+    return event;
+}
+
+static void forget(ul_slot *slot)
+{
+    if (!slot->event) {
+        free(slot);
+        return;
+    }
+    slot->next = spent;
+    spent = slot;
+}
+
 static int pin(ul_slot *slot)
 {
     const ul_backend *cuda = ul__cuda();
-    if (!slot->event) slot->event = cuda->event_new();
+    if (!slot->event) slot->event = next_event();
     UL_REQUIRE(slot->event, UL_ENOMEM, "cuda: there is no event");
     slot->data = cuda->pin(slot->bytes);
     UL_REQUIRE(slot->data, UL_ENOMEM,
@@ -174,7 +197,7 @@ static int drop_unused(ul_device home)
         }
         *at = s->next;
         drop(s);
-        free(s); /* its event stays with the process: this is rare */
+        forget(s);
         any = 1;
     }
     return any;
@@ -192,7 +215,7 @@ int ul__slot_take(ul_slot **out, ul_device home, int64_t bytes)
         int rc = obtain(s);
         if (rc < 0 && drop_unused(home)) rc = obtain(s);
         if (rc < 0) {
-            free(s);
+            forget(s);
             return rc;
         }
         reserved[home] += bytes;

@@ -92,8 +92,9 @@ describe('cuBLASLt', function()
 
     it('where there is none', function()
       local output, status = with_fake(
-        ('unset UL_CUDA_LIB_PATH; LD_PRELOAD="$LD_PRELOAD %sfake_cudnn/hide_library.so" '
-          .. '$P --device cuda -e 1'):format(folder), 'HIDE_LIBRARY=libcublasLt.so')
+        ('unset UL_CUDA_LIB_PATH; LD_PRELOAD="%s %sfake_cudnn/hide_library.so" '
+          .. '$P --device cuda -e 1'):format(os.getenv 'LD_PRELOAD' or '', folder),
+        'HIDE_LIBRARY=libcublasLt.so')
       assert.matches('^ulysses%-lua: %-%-device: cuBLASLt cannot be opened: no libcublasLt.so.13 '
                      .. 'in UL_CUDA_LIB_PATH %(not set%), [^\n]*\n$', output)
       assert.equal(1, status)
