@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "events.h"
 #include "internal.h"
 
 enum { ALIGN = 512 };
@@ -32,30 +33,25 @@ int ul__device_touch(ul_device_arena *a, void *data, ul_stream *stream)
     ul_touch *t = b->touches;
     while (t && t->stream != stream) t = t->next;
     if (t) return a->backend->event_record(t->event, stream);
-    t = a->spare;
-    if (t) {
-        a->spare = t->next;
-    } else {
-        t = calloc(1, sizeof *t);
-        if (t) t->event = a->backend->event_new();
-    }
-    if (!t || !t->event) {
+    t = malloc(sizeof *t);
+    UL_REQUIRE(t, UL_ENOMEM, "cuda: out of memory: no room for an event's record");
+    *t = (ul_touch){stream, NULL, b->touches};
+    int rc = ul__event_take(&t->event, a->backend);
+    if (rc < 0) {
         free(t);
-        return ul__fail(UL_ENOMEM, "cuda: there is no event");
+        return rc;
     }
-    t->stream = stream;
-    t->next = b->touches;
     b->touches = t;
     return a->backend->event_record(t->event, stream);
 }
 
-static void forget_touches(ul_device_arena *a, ul_block *b)
+static void forget_touches(ul_block *b)
 {
     while (b->touches) {
         ul_touch *t = b->touches;
         b->touches = t->next;
-        t->next = a->spare;
-        a->spare = t;
+        ul__event_give_back(t->event);
+        free(t);
     }
 }
 
@@ -69,7 +65,7 @@ static int touches_are_over(const ul_device_arena *a, const ul_block *b)
 /* Makes b, which nobody touches any more, free. */
 static void settle(ul_device_arena *a, ul_block *b)
 {
-    forget_touches(a, b);
+    forget_touches(b);
     mark(a, b->data, b->bytes, UL_MEMORY_UNUSED);
     ul__block_free(&a->blocks, b);
 }
@@ -153,6 +149,7 @@ void ul__device_trim(ul_device_arena *a)
 {
     while (a->waiting) settle_first(a);
     if (!a->backend || a->backend->wait() < 0) return;
+    ul__events_trim(a->backend);
     for (ul_chain **at = &a->segments; *at;) {
         ul_chain *segment = *at;
         ul_block *b = segment->last;

@@ -22,8 +22,7 @@ typedef struct ul_device_arena {
     const ul_backend *backend; /* whose memory it is; the rest begins as 0 */
     ul_blocks blocks;
     ul_chain *segments;
-    ul_block *waiting;      /* freed, and touched by others still; by bin_after */
-    struct ul_touch *spare; /* records with events, to be used again */
+    ul_block *waiting; /* freed, and touched by others still; by bin_after */
     int64_t in_use, waiting_bytes;
     int64_t reserved;           /* bytes of segments */
     int64_t limit;              /* that reserved may come to; 0: none but the device's */
@@ -37,7 +36,8 @@ void ul__device_free(ul_device_arena *a, void *data);
 /* The block at `data` is in use by what has been asked of `stream` until now. Returns 0 or what the
  * backend's failures return. */
 int ul__device_touch(ul_device_arena *a, void *data, ul_stream *stream);
-/* Gives segments that are wholly free back to the device; waits for its work. */
+/* Gives segments that are wholly free, and events that nobody has, back to the device; waits for
+ * its work. */
 void ul__device_trim(ul_device_arena *a);
 /* Bytes of the largest free block. */
 int64_t ul__device_largest(const ul_device_arena *a);

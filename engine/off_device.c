@@ -17,17 +17,7 @@ static int64_t reserved[UL_DEVICES];
 
 int64_t ul__slot_bytes(ul_device home) { return reserved[home]; }
 
-/* ---- streams ---- */
-
-int ul__stream_after(ul_stream *s, ul_stream *of)
-{
-    static void *event; /* what has been asked to wait for it keeps what it was then */
-    const ul_backend *cuda = ul__cuda();
-    if (!event) event = cuda->event_new();
-    UL_REQUIRE(event, UL_ENOMEM, "cuda: there is no event");
-    UL_TRY(cuda->event_record(event, of));
-    return cuda->event_wait(s, event);
-}
+/* ---- copies ---- */
 
 int ul__slot_order(const ul_slot *slot, ul_stream *s)
 {
@@ -80,7 +70,7 @@ static int open_file(void)
     const char *given = getenv("TMPDIR");
     char path[sizeof file.folder + 32];
     if (file.descriptor >= 0) return UL_OK;
-    snprintf(file.folder, sizeof file.folder, "%s", given && *given ? given : "/tmp");
+    snprintf(file.folder, sizeof file.folder, "%s", given && *given ? given : P_tmpdir);
     snprintf(path, sizeof path, "%s/ulysses-XXXXXX", file.folder);
     file.descriptor = mkostemp(path, O_CLOEXEC);
     UL_REQUIRE(file.descriptor >= 0, UL_EIO,
@@ -112,34 +102,16 @@ static int map_file(ul_slot *slot)
     return UL_OK;
 }
 
-/* Slots without memory: their events are used again. */
-static ul_slot *spent;
-
-static void *next_event(void)
-{
-    ul_slot *slot = spent;
-    if (!slot) return ul__cuda()->event_new();
-    void *event = slot->event;
-    spent = slot->next;
-    free(slot);
-    return event;
-}
-
 static void forget(ul_slot *slot)
 {
-    if (!slot->event) {
-        free(slot);
-        return;
-    }
-    slot->next = spent;
-    spent = slot;
+    ul__event_give_back(slot->event);
+    free(slot);
 }
 
 static int pin(ul_slot *slot)
 {
     const ul_backend *cuda = ul__cuda();
-    if (!slot->event) slot->event = next_event();
-    UL_REQUIRE(slot->event, UL_ENOMEM, "cuda: there is no event");
+    if (!slot->event) UL_TRY(ul__event_take(&slot->event, cuda));
     slot->data = cuda->pin(slot->bytes);
     UL_REQUIRE(slot->data, UL_ENOMEM,
                "cuda: the host cannot pin %.1f MiB more beside %.1f MiB: it has too little "

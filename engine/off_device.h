@@ -7,6 +7,7 @@
 #ifndef UL_OFF_DEVICE_H
 #define UL_OFF_DEVICE_H
 
+#include "events.h"
 #include "internal.h"
 
 typedef struct ul_slot {
@@ -39,8 +40,6 @@ int ul__slot_order(const ul_slot *slot, ul_stream *s);
 int ul__slot_copied(ul_slot *slot, ul_stream *s);
 /* The host waits for the last copy. */
 int ul__slot_finish(ul_slot *slot);
-/* Later work on `s` begins when all that was asked of `of` until now is done. */
-int ul__stream_after(ul_stream *s, ul_stream *of);
 /* Pages of a file that nobody will need soon leave the process' memory. */
 void ul__slot_cool(const ul_slot *slot);
 

@@ -17,5 +17,7 @@ int ul_unpark(ul_tensor **out, ul_tensor *parked);
 /* Waits until optimizer state that is off the device may be read by the host, and frees the memory
  * on the device that it came through. After the last step of an optimizer. */
 int ul_off_device_wait(void);
+/* For tests: how many events of the device's streams are made, and how many of these nobody has. */
+void ul_debug_events(int64_t *made, int64_t *idle);
 
 #endif

@@ -11,22 +11,15 @@ enum { PIECE = 4 << 20, BUFFERS = 2 };
 
 static struct buffer {
     ul_tensor *memory[UL_MAX_STATE]; /* NULL where there is none yet */
-    void *filled, *emptied;          /* events */
-    int busy;                        /* whether it was ever to be emptied */
+    void *emptied;                   /* an event; NULL: it is empty */
 } buffers[BUFFERS];
 static int turn;
 
-static int make_event(void **event)
-{
-    if (!*event) *event = ul__cuda()->event_new();
-    UL_REQUIRE(*event, UL_ENOMEM, "cuda: there is no event");
-    return UL_OK;
-}
-
 static int empty(struct buffer *b)
 {
-    int rc = b->busy ? ul__cuda()->event_finish(b->emptied) : UL_OK;
-    b->busy = 0;
+    int rc = b->emptied ? ul__cuda()->event_finish(b->emptied) : UL_OK;
+    ul__event_give_back(b->emptied);
+    b->emptied = NULL;
     for (int i = 0; i < UL_MAX_STATE; i++) {
         ul_tensor_free(b->memory[i]);
         b->memory[i] = NULL;
@@ -58,8 +51,6 @@ static int make_room(struct buffer *b, ul_device home, ul_tensor *const *off, in
     for (int i = 0; i < n_off; i++)
         if (off[i]) UL_TRY(ul_tensor_new(&b->memory[i], UL_U8, home, 1, &bytes));
     if (home == UL_META) return UL_OK;
-    UL_TRY(make_event(&b->filled));
-    UL_TRY(make_event(&b->emptied));
     return ul__stream_after(ul__cuda()->copy_stream(0), ul__cuda()->stream());
 }
 
@@ -70,15 +61,17 @@ static int pass(struct buffer *b, ul_tensor *const *off, int n_off, int64_t at, 
     const ul_backend *cuda = ul__cuda();
     ul_stream *in = cuda->copy_stream(0), *out = cuda->copy_stream(1);
     void *data[UL_MAX_STATE] = {NULL};
-    if (b->busy) UL_TRY(cuda->event_wait(in, b->emptied));
+    if (b->emptied)
+        UL_TRY(cuda->event_wait(in, b->emptied));
+    else
+        UL_TRY(ul__event_take(&b->emptied, cuda));
     for (int i = 0; i < n_off; i++) {
         if (!off[i]) continue;
         int64_t e = ul_dtype_bytes(off[i]->dtype);
         data[i] = ul__data(b->memory[i]);
         UL_TRY(cuda->copy(data[i], (char *)ul__data(off[i]) + at * e, n * e, 0, in));
     }
-    UL_TRY(cuda->event_record(b->filled, in));
-    UL_TRY(cuda->event_wait(cuda->stream(), b->filled));
+    UL_TRY(ul__stream_after(cuda->stream(), in));
     UL_TRY(run(context, at, n, data));
     UL_TRY(ul__stream_after(out, cuda->stream()));
     for (int i = 0; i < n_off; i++) {
@@ -86,7 +79,6 @@ static int pass(struct buffer *b, ul_tensor *const *off, int n_off, int64_t at, 
         int64_t e = ul_dtype_bytes(off[i]->dtype);
         UL_TRY(cuda->copy((char *)ul__data(off[i]) + at * e, data[i], n * e, 1, out));
     }
-    b->busy = 1;
     return cuda->event_record(b->emptied, out);
 }
 

@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 /* Another number for each change of this file, of kernels.h or of kernels.def. */
-enum { UL_BACKEND_ABI = 6, UL_BACKEND_TYPES = 6, UL_BACKEND_IDENTITY = 16 };
+enum { UL_BACKEND_ABI = 7, UL_BACKEND_TYPES = 6, UL_BACKEND_IDENTITY = 16 };
 
 /* A segment, of which nothing is in use yet; a block that is in use from now on; one that is no
  * more. In the order of the stream that computes. */
@@ -42,8 +42,9 @@ typedef struct ul_backend {
     /* The same for every process that has this device, and no other: its UUID. */
     const unsigned char *(*identity)(void);
     ul_stream *(*exchange_stream)(void);
-    void *(*native)(ul_stream *s); /* what CUDA's libraries know it as: a cudaStream_t */
-    void *(*event_new)(void);      /* NULL where there is none */
+    void *(*native)(ul_stream *s);   /* what CUDA's libraries know it as: a cudaStream_t */
+    void *(*event_new)(void);        /* NULL where there is none */
+    void (*event_free)(void *event); /* whoever waits for it may still do so */
     int (*event_record)(void *event, ul_stream *s); /* it comes when all work before it is done */
     int (*event_wait)(ul_stream *s, void *event);   /* later work on s begins when it has come */
     int (*event_has_come)(void *event);             /* 1 or 0, or an error; from any thread */

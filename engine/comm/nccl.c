@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "../../kernels/library.h"
+#include "../events.h"
 #include "nccl.h"
 
 /* ---- the library ---- */
@@ -104,13 +105,9 @@ static void *stream(void)
 /* What was computed before is done before it is sent. */
 static int begin(void)
 {
-    static void *computed;
     const ul_backend *cuda = ul__cuda();
     if (depth++ > 0) return UL_OK;
-    if (!computed) computed = cuda->event_new();
-    int rc = computed ? cuda->event_record(computed, cuda->stream())
-                      : ul__fail(UL_EDEVICE, "group: there is no event");
-    if (rc == UL_OK) rc = cuda->event_wait(cuda->exchange_stream(), computed);
+    int rc = ul__stream_after(cuda->exchange_stream(), cuda->stream());
     if (rc == UL_OK) rc = check(NULL, "begin a group of calls", nccl->group_start());
     if (rc < 0) depth = 0;
     return rc;
@@ -130,8 +127,7 @@ static int leave(void **arrived, ul_group *g, const char *what, int rc)
     if (--depth > 0) return UL_OK;
     UL_TRY(ul__nccl_settle(g->device_handle, what, nccl->group_end()));
     void **watched = ul__watch_event();
-    if (!*watched) *watched = cuda->event_new();
-    UL_REQUIRE(*watched, UL_EDEVICE, "group: there is no event");
+    if (!*watched) UL_TRY(ul__event_take(watched, cuda));
     UL_TRY(cuda->event_record(*watched, cuda->exchange_stream()));
     ul__watch_recorded();
     *arrived = *watched;

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../events.h"
 #include "parts.h"
 
 int64_t ul_share(int64_t *first, int64_t n, int size, int rank)
@@ -217,18 +218,13 @@ int ul__exchange(ul_group *g, const ul_parts *to, const ul_parts *from, int n, i
 
 /* ---- in two steps ---- */
 
-/* Events that no flight has. */
-static void *spare[64];
-static int n_spare;
-
 int ul__exchange_begin(ul_flight *f, ul_group *g, const ul_parts *to, const ul_parts *from, int n,
                        int moves)
 {
     *f = (ul_flight){.size = g->size, .rank = g->rank};
     if (g->size == 1 || !moves || !ul__comm_on(g, to->x)->together_later)
         return ul__exchange(g, to, from, n, moves);
-    f->event = n_spare ? spare[--n_spare] : ul__cuda()->event_new();
-    UL_REQUIRE(f->event, UL_EDEVICE, "group: there is no event");
+    UL_TRY(ul__event_take(&f->event, ul__cuda()));
     int rc = copy_own(g, to, from, n);
     if (rc == UL_OK) rc = send_parts(f->in, g, to, from, n, moves, f->event);
     for (; f->n < n && rc == UL_OK; f->n++) {
@@ -258,7 +254,7 @@ void ul__exchange_drop(ul_flight *f)
         ul__packed_free(&f->in[i]);
         ul_tensor_free(f->to[i].x);
     }
-    if (f->event && n_spare < 64) spare[n_spare++] = f->event;
+    ul__event_give_back(f->event);
     *f = (ul_flight){0};
 }
 

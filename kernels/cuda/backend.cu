@@ -121,6 +121,9 @@ static void *event_new(void)
     return NULL;
 }
 
+/* What it holds is freed when it has come. */
+static void event_free(void *event) { cudaEventDestroy((cudaEvent_t)event); }
+
 static int event_record(void *event, ul_stream *s)
 {
     return check("event", cudaEventRecord((cudaEvent_t)event, s->stream));
@@ -245,6 +248,7 @@ __attribute__((visibility("default"))) const ul_backend *ul_backend_get(int abi,
         exchange_stream,
         native,
         event_new,
+        event_free,
         event_record,
         event_wait,
         event_has_come,

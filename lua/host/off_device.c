@@ -28,10 +28,21 @@ static int wait(lua_State *L)
     return 0;
 }
 
+/* events() -> made, idle; for tests */
+static int events(lua_State *L)
+{
+    int64_t made, idle;
+    host_arguments(L, "events", 0);
+    ul_debug_events(&made, &idle);
+    lua_pushnumber(L, (lua_Number)made);
+    lua_pushnumber(L, (lua_Number)idle);
+    return 2;
+}
+
 void host_open_off_device(lua_State *L, int core)
 {
-    static const luaL_Reg functions[] = {
-        {"copy", copy}, {"park", park}, {"unpark", unpark}, {"wait", wait}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"copy", copy}, {"park", park},     {"unpark", unpark},
+                                         {"wait", wait}, {"events", events}, {NULL, NULL}};
     lua_newtable(L);
     luaL_register(L, NULL, functions);
     lua_setfield(L, core, "off_device");

@@ -46,42 +46,10 @@ describe('pinned memory', function()
     assert.equal('4\n', output)
   end)
 
-  -- Prints well where all that is moved is right.
-  local TURNS = [[
-    local ul = require "ulysses"
-    local off = require "ulysses.core".off_device
-    local function gradient(call)
-      ul.manual_seed(1)
-      local w, x = ul.rand(16, 16):requires_grad_(), ul.rand(8, 16):requires_grad_()
-      for step = 1, 3 do -- slots are used again
-        local h = x * step
-        for _ = 1, 4 do
-          h = call(function(y) return ul.F.linear(y, w):tanh() + y end, h)
-        end
-        h:sum():backward()
-      end
-      return w.grad
-    end
-    local want = gradient(function(f, x) return f(x) end)
-    assert((want - gradient(ul.offload)):abs():max():item() == 0, "inputs")
-
-    local grad = ul.arange(2 ^ 21 + 3, { dtype = "f32" }) * 1e-7 -- 2 pieces and a little
-    local function step(place)
-      local p, m, v = grad * 2, place(grad * 0.5), place(grad * 0.25)
-      for i = 1, 2 do ul.adamw_(p, grad, m, v, { lr = 0.1, step = i }) end
-      off.wait()
-      return { m, v, p }
-    end
-    local plain = step(function(x) return x end)
-    for i, x in ipairs(step(off.copy)) do
-      assert((x:to "cpu" - plain[i]:to "cpu"):abs():max():item() == 0, "state")
-    end
-    print "well"]]
-
   it('is read and written in turn, however late streams are', function()
-    for _, order in ipairs { 'compute', 'exchange' } do
-      local output, status = program.shell(('CUEMU_STREAMS=%s $P --device cuda -e \'%s\''):format(
-        order, TURNS))
+    for _, order in ipairs { '', 'compute', 'exchange', 'back' } do
+      local output, status = program.shell(
+        ('CUEMU_STREAMS=%s $P --device cuda tests/cuemu/turns.lua'):format(order))
       assert.equal('well\n', output)
       assert.equal(0, status)
     end

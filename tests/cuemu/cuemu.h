@@ -5,11 +5,11 @@
  * The run aborts, with the line, where threads of a block wait for each other in vain, where a
  * warp's threads come to different lines of code, and where a grid or block is larger than a GPU
  * takes. Memory is filled with NaN before it is given out. CUEMU_ORDER=reverse|random runs threads
- * and blocks in another order: results must not change. CUEMU_STREAMS=compute|exchange|random makes
- * streams asynchronous (streams.cc): the first one's work is done as soon, and the others' as late,
- * as events let it; the other way round; now this and now that. Results must not change. With
- * -fsanitize=address what is out of bounds is found, with -fsanitize=thread what two threads of a
- * block touch without a barrier.
+ * and blocks in another order: results must not change. CUEMU_STREAMS=compute|exchange|back|random
+ * makes streams asynchronous (streams.cc): the first one's work is done as soon, and the others' as
+ * late, as events let it; the other way round; what goes to the host alone late; now this and now
+ * that. Results must not change. With -fsanitize=address what is out of bounds is found, with
+ * -fsanitize=thread what two threads of a block touch without a barrier.
  */
 #ifndef CUEMU_H
 #define CUEMU_H
@@ -252,6 +252,7 @@ static inline cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);

@@ -1,35 +1,36 @@
 #!/bin/bash
-# events.sh - takes waits for events out of what connects ranks, one at a time, and fails where two
-# ranks do not notice: one stream's work is done at once, the other's as late as events let it.
+# events.sh - takes waits for events out of the engine, one at a time, and fails where ranks that
+# exchange, or a process that keeps state off its device, do not notice: one stream's work is done
+# at once, another's as late as events let it.
 #
 #   tests/cuemu/events.sh build/release
 #
 # The last line is "N passed, N failed, N skipped".
 cd "$(dirname "$0")/../.." || exit 1
-root=$PWD/$1 source=engine/comm/nccl.c
+root=$PWD/$1
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 passed=0 failed=0
 export LUA_PATH="lua/?.lua;lua/?/init.lua;?.lua;;" UL_THREADS=1
 
-# The engine with an edit of nccl.c.
-build() {
-    sed "$1" $source >"$folder/nccl.c"
-    if cmp -s $source "$folder/nccl.c" && [[ $1 ]]; then
-        echo "the edit of $source changes nothing: $1"
+# The engine with an edit of one file.
+build() { # SOURCE EDIT
+    sed "$2" "$1" >"$folder/edited.c"
+    if cmp -s "$1" "$folder/edited.c" && [[ $2 ]]; then
+        echo "the edit of $1 changes nothing: $2"
         return 1
     fi
     mkdir -p "$folder/ulysses"
-    cc -std=gnu11 -fPIC -fvisibility=hidden -iquote engine/comm -c "$folder/nccl.c" \
-        -o "$folder/nccl.o" &&
-        (cd "$root" && eval "$(sed "s|-o [^ ]*|-o $folder/ulysses/core.so $folder/nccl.o|" \
+    cc -std=gnu11 -fPIC -fvisibility=hidden -iquote "$(dirname "$1")" -c "$folder/edited.c" \
+        -o "$folder/edited.o" &&
+        (cd "$root" && eval "$(sed "s|-o [^ ]*|-o $folder/ulysses/core.so $folder/edited.o|" \
             CMakeFiles/core.dir/link.txt)")
 }
 
 # found: whether a rank must notice
 try() { # WHAT EDIT ORDER FOUND
     local rank good=1
-    build "$2" || { failed=$((failed + 1)) && return; }
+    build engine/comm/nccl.c "$2" || { failed=$((failed + 1)) && return; }
     for rank in 0 1; do
         { LUA_CPATH="$folder/?.so;;" UL_CUDA_BACKEND=$root/libulysses_cuda_emulated.so \
             CUEMU_DEVICES=2 CUEMU_STREAMS=$3 UL_CUDA_LIB_PATH=$root/fake UL_COMM_TIMEOUT=20 \
@@ -52,9 +53,27 @@ try() { # WHAT EDIT ORDER FOUND
     fi
 }
 
+# A process of its own, whose copies to the host are late.
+try_turns() { # WHAT SOURCE EDIT
+    build "$2" "$3" || { failed=$((failed + 1)) && return; }
+    LUA_CPATH="$folder/?.so;;" UL_CUDA_BACKEND=$root/libulysses_cuda_emulated.so \
+        CUEMU_STREAMS=back UL_DEVICE=cuda timeout 60 luajit tests/cuemu/turns.lua \
+        >"$folder/log" 2>&1
+    if grep -qF 'an event is missing' "$folder/log"; then
+        passed=$((passed + 1))
+    else
+        echo "$1: not found"
+        tail -n 20 "$folder/log"
+        failed=$((failed + 1))
+    fi
+}
+
 for order in compute exchange random; do try 'no fault' '' $order ''; done
-try 'what is sent before it is computed' '/event_wait(cuda->exchange_stream/d' exchange found
+try 'what is sent before it is computed' 's/ul__stream_after(cuda->exchange_stream.*;/UL_OK;/' exchange found
 try 'what is used before it has arrived' \
     's/return .*event_wait(.*stream(), .*arrived).*/return UL_OK;/' compute found
+try_turns "state that is read before it is back" engine/stage.c '/if (off.i.) UL_TRY(ul__slot_order/d'
+try_turns "a slot that is loaded before it is stored" engine/off_device.c \
+    '/^static int copy(/,/^}/s/UL_TRY(ul__slot_order(slot, s));//'
 echo "$passed passed, $failed failed, 0 skipped"
 exit $((failed > 0))

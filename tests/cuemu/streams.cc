@@ -11,27 +11,32 @@
 #include <condition_variable>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <signal.h>
 #include <thread>
 #include <vector>
 
-struct cuemu_event {
-    cudaStream_t stream; /* where it was recorded last */
-    int64_t place;       /* in that stream's work */
-    int64_t recorded, come;
-};
-
 namespace
 {
+/* What an event was recorded for; who waits for it keeps it, whatever becomes of the event. */
+struct record {
+    cudaStream_t stream;
+    int64_t place; /* in that stream's work */
+    int has_come;
+};
+
 struct job {
     std::function<void()> run;
     int is_kernels; /* one of these at a time */
-    cuemu_event *event;
-    int64_t record; /* which one of the event is waited for; 0: none */
+    std::shared_ptr<record> awaited;
     int is_late;
 };
 } // namespace
+
+struct cuemu_event {
+    std::shared_ptr<record> last; /* none: it was never recorded */
+};
 
 struct cuemu_stream {
     int number;
@@ -52,7 +57,8 @@ std::map<const char *, size_t> &pinned = *new std::map<const char *, size_t>;
 int n_streams;
 uint64_t random_bits = 88172645463325252u;
 
-enum order { AT_ONCE, COMPUTE_FIRST, EXCHANGE_FIRST, RANDOM };
+enum order { AT_ONCE, COMPUTE_FIRST, EXCHANGE_FIRST, BACK_LAST, RANDOM };
+enum { BACK = 3 /* the number of the stream that copies to the host */ };
 
 order order_of()
 {
@@ -60,8 +66,9 @@ order order_of()
     if (!wish || !*wish) return AT_ONCE;
     if (!strcmp(wish, "compute")) return COMPUTE_FIRST;
     if (!strcmp(wish, "exchange")) return EXCHANGE_FIRST;
+    if (!strcmp(wish, "back")) return BACK_LAST;
     if (!strcmp(wish, "random")) return RANDOM;
-    cuemu::stop("CUEMU_STREAMS must be compute, exchange or random", 0, 0);
+    cuemu::stop("CUEMU_STREAMS must be compute, exchange, back or random", 0, 0);
 }
 
 int is_late(const cuemu_stream *s)
@@ -70,6 +77,7 @@ int is_late(const cuemu_stream *s)
     random_bits ^= random_bits << 13;
     random_bits ^= random_bits >> 7;
     random_bits ^= random_bits << 17;
+    if (how == BACK_LAST) return s->number == BACK;
     return how == RANDOM ? random_bits >> 32 & 1 : (s->number > 0) == (how == COMPUTE_FIRST);
 }
 
@@ -91,9 +99,9 @@ void work(cuemu_stream *s)
         if (next.is_late)
             changed.wait_for(held, std::chrono::milliseconds(PATIENCE),
                              [=] { return s->wanted > s->done; });
-        if (next.record) {
-            want(next.event->stream, next.event->place);
-            changed.wait(held, [&] { return next.event->come >= next.record; });
+        if (next.awaited) {
+            want(next.awaited->stream, next.awaited->place);
+            changed.wait(held, [&] { return next.awaited->has_come; });
         }
         held.unlock();
         if (next.is_kernels) {
@@ -139,7 +147,7 @@ int streams_wait()
 void enqueue(cudaStream_t s, std::function<void()> run, int is_kernels)
 {
     std::lock_guard<std::mutex> held(lock);
-    ask(s, job{std::move(run), is_kernels, nullptr, 0, 0});
+    ask(s, job{std::move(run), is_kernels, nullptr, 0});
 }
 
 cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t s)
@@ -189,31 +197,37 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
     return *event = new cuemu_event(), cudaSuccess;
 }
 
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    std::lock_guard<std::mutex> held(lock);
+    delete event;
+    return cudaSuccess;
+}
+
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s)
 {
-    if (!cuemu::streams_wait()) return cudaSuccess;
+    if (!cuemu::streams_wait()) return event->last.reset(), cudaSuccess;
     std::lock_guard<std::mutex> held(lock);
-    int64_t record = ++event->recorded;
-    event->stream = s;
-    event->place = s->asked + 1;
+    auto now = std::make_shared<record>(record{s, s->asked + 1, 0});
+    event->last = now;
     ask(s, job{[=] {
                    std::lock_guard<std::mutex> again(lock);
-                   event->come = std::max(event->come, record);
+                   now->has_come = 1;
                },
-               0, nullptr, 0, 0});
+               0, nullptr, 0});
     return cudaSuccess;
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     std::lock_guard<std::mutex> held(lock);
-    return event->come >= event->recorded ? cudaSuccess : cudaErrorNotReady;
+    return !event->last || event->last->has_come ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned)
 {
     std::lock_guard<std::mutex> held(lock);
-    if (event->recorded) ask(s, job{nullptr, 0, event, event->recorded, 0});
+    if (event->last) ask(s, job{nullptr, 0, event->last, 0});
     return cudaSuccess;
 }
 
@@ -221,9 +235,10 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     cuemu_waits++;
     std::unique_lock<std::mutex> held(lock);
-    int64_t record = event->recorded;
-    if (record) want(event->stream, event->place);
-    changed.wait(held, [=] { return event->come >= record; });
+    auto last = event->last;
+    if (!last) return cudaSuccess;
+    want(last->stream, last->place);
+    changed.wait(held, [=] { return last->has_come; });
     return cudaSuccess;
 }
 

@@ -2,6 +2,7 @@
  * against a model of what is in use, and streams that come late.
  */
 #include "../engine/device_arena.h"
+#include "../engine/events.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,7 @@ static struct {
     int64_t asked[STREAMS], done[STREAMS]; /* of each stream's work */
     int64_t computes_after[STREAMS];       /* the stream that computes waits for so much of it */
     event events[MOST_EVENTS];
-    int n_events, waits;
+    int n_events, n_freed, waits;
     int64_t bad_releases;
 } device;
 
@@ -87,6 +88,9 @@ static void *event_new(void)
     return device.n_events < MOST_EVENTS ? &device.events[device.n_events++] : NULL;
 }
 
+/* Each is made once. */
+static void event_free(void *e) { device.n_freed += e != NULL; }
+
 static int event_record(void *e, ul_stream *s)
 {
     int i = number_of(s);
@@ -116,6 +120,7 @@ static const ul_backend backend = {.memory = memory,
                                    .wait = wait_for_all,
                                    .stream = compute,
                                    .event_new = event_new,
+                                   .event_free = event_free,
                                    .event_record = event_record,
                                    .event_wait = event_wait,
                                    .event_has_come = event_has_come};
@@ -125,6 +130,7 @@ static ul_device_arena *arena_of(int real, int64_t total)
 {
     static ul_device_arena arenas[16];
     static int n;
+    ul__events_trim(&backend);
     memset(&device, 0, sizeof device);
     device.real = real;
     device.total = total;
@@ -330,6 +336,26 @@ static void freed_is_used_again_at_once_unless_touched(void)
     all_goes_back(a);
 }
 
+/* A long run makes no more events than are in use at once; in the end all of them are freed. */
+static void events_are_made_once(void)
+{
+    ul_device_arena *a = arena_of(0, (int64_t)64 << 30);
+    for (int step = 0; step < 1000; step++) {
+        char *t[8];
+        for (int i = 0; i < 8; i++) {
+            t[i] = ul__device_alloc(a, 1 << 20);
+            CHECK(ul__device_touch(a, t[i], stream(1 + i % 2)) == 0);
+        }
+        for (int i = 0; i < 8; i++) ul__device_free(a, t[i]);
+        if (step % 3 == 0) continue; /* given back while the stream that computes waits for them */
+        device.done[1] = device.asked[1];
+        device.done[2] = device.asked[2];
+    }
+    CHECK(device.n_events <= 24, "%d events", device.n_events);
+    all_goes_back(a);
+    CHECK(device.n_freed == device.n_events, "%d of %d", device.n_freed, device.n_events);
+}
+
 static void trim_gives_whole_segments(void)
 {
     ul_device_arena *a = arena_of(0, (int64_t)64 << 30);
@@ -435,6 +461,7 @@ int main(void)
     RUN(what_is_left_is_taken_in_smaller_pieces);
     RUN(a_limit_holds);
     RUN(freed_is_used_again_at_once_unless_touched);
+    RUN(events_are_made_once);
     RUN(trim_gives_whole_segments);
     RUN(trim_waits_for_others);
     RUN(what_waits_is_had_before_memory_is_out);
