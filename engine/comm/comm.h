@@ -38,8 +38,13 @@ typedef struct ul_comm {
     /* all = every rank's `mine`, which may be its piece of all */
     int (*all_gather)(ul_group *g, const ul_pieces *all, const void *mine);
     int (*all_to_all)(ul_group *g, const ul_pieces *to, const ul_pieces *from);
-    /* Around several all_to_all, which then go at once. begins: whether it is the one before them;
-     * NULL where that gains nothing. */
+    /* The same where all ranks' pieces are of so many bytes, one behind the other: to's r-th is
+     * what r has for this rank, its own among them. For ranks that can_swap(), which all answer
+     * alike; both are NULL where that gains nothing. */
+    int (*swap)(ul_group *g, void *to, const void *from, int64_t bytes);
+    int (*can_swap)(void);
+    /* Around several all_to_all or swap, which then go at once. begins: whether it is the one
+     * before them; NULL where that gains nothing. */
     int (*together)(ul_group *g, int begins);
     /* Ends what together(g, 1) has begun, but what is computed next does not wait for it: `event`
      * comes when it has arrived. NULL where calls are over when they return. */

@@ -216,7 +216,7 @@ static int all_gather(ul_group *g, const ul_pieces *all, const void *mine)
 }
 
 /* What stays on this rank is copied, not sent. */
-static int pairwise(ul_group *g, const ul_pieces *to, const ul_pieces *from)
+static int all_to_all(ul_group *g, const ul_pieces *to, const ul_pieces *from)
 {
     int rc = UL_NCCL_SUCCESS;
     UL_TRY(begin());
@@ -233,14 +233,14 @@ static int pairwise(ul_group *g, const ul_pieces *to, const ul_pieces *from)
     return ul__copy_on_cuda(piece(to, g->rank), piece(from, g->rank), to->bytes[g->rank]);
 }
 
-static int all_to_all(ul_group *g, const ul_pieces *to, const ul_pieces *from)
+/* All ranks have the same version of NCCL: else it would not have begun. */
+static int can_swap(void) { return nccl->all_to_all != NULL; }
+
+static int swap(ul_group *g, void *to, const void *from, int64_t bytes)
 {
-    int even = is_even(to, g->size) && is_even(from, g->size) && to->bytes[0] == from->bytes[0];
-    if (!even || !nccl->all_to_all || to->bytes[0] == 0) return pairwise(g, to, from);
     UL_TRY(begin());
     return end(g, "all_to_all",
-               nccl->all_to_all(piece(from, 0), piece(to, 0), (size_t)to->bytes[0], BYTES,
-                                g->device_handle, stream()));
+               nccl->all_to_all(from, to, (size_t)bytes, BYTES, g->device_handle, stream()));
 }
 
 static int broadcast(ul_group *g, void *data, int64_t bytes, int root)
@@ -290,6 +290,8 @@ const ul_comm ul__nccl = {.name = "nccl",
                           .reduce_scatter = reduce_scatter,
                           .all_gather = all_gather,
                           .all_to_all = all_to_all,
+                          .swap = swap,
+                          .can_swap = can_swap,
                           .together = together,
                           .together_later = together_later,
                           .broadcast = broadcast,

@@ -30,6 +30,13 @@ static int are_runs(const ul_parts *p)
     return 1;
 }
 
+static int follow_each_other(const ul_parts *p, int size)
+{
+    for (int r = 1; r < size; r++)
+        if (p->first[r] != p->first[r - 1] + p->count[r - 1]) return 0;
+    return 1;
+}
+
 /* What looks like the part for rank r, packed. */
 static ul_tensor packed_part(const ul_packed *packed, const ul_parts *p, int r)
 {
@@ -46,7 +53,7 @@ int ul__pack(ul_packed *packed, const ul_parts *p, int size, int skip, int fill)
     *packed = (ul_packed){{NULL, NULL, NULL}, NULL, NULL};
     UL_TRY(ul_tensor_new(&packed->tables, UL_I64, UL_CPU, 1, &tables));
     int64_t *at = ul__data(packed->tables), *bytes = at + size;
-    int runs = are_runs(p);
+    int runs = are_runs(p) && (skip >= 0 || follow_each_other(p, size));
     for (int d = 0; d < p->x->ndim; d++)
         if (d != p->dim) row *= p->x->shape[d];
     for (int r = 0; r < size; r++) {
@@ -86,12 +93,35 @@ void ul__packed_free(ul_packed *packed)
 
 /* ---- exchanging parts ---- */
 
+/* Whether the transport has a call for parts of equal size on all ranks, and these are such. All
+ * ranks must find the same: along two dims they know the same counts; along one, each knows its own
+ * alone.
+ */
+static int are_swapped(const ul_group *g, const ul_parts *to, const ul_parts *from, int n)
+{
+    const ul_comm *comm = ul__comm_on(g, to->x);
+    if (g->size == 1 || !comm->swap || !comm->can_swap()) return 0;
+    for (int i = 0; i < n; i++) {
+        if (to[i].dim == from[i].dim || ul_tensor_size(to[i].x) == 0) return 0;
+        for (int r = 0; r < g->size; r++)
+            if (to[i].count[r] != to[i].count[0] || from[i].count[r] != from[i].count[0]) return 0;
+    }
+    return 1;
+}
+
+static int send_one(ul_group *g, const ul_comm *comm, const ul_pieces *in, const ul_pieces *out,
+                    int swaps)
+{
+    if (!swaps) return comm->all_to_all(g, in, out);
+    return comm->swap(g, in->data + in->at[0], out->data + out->at[0], in->bytes[0]);
+}
+
 /* later NULL: what is computed next waits for it */
 static int send_packed(ul_group *g, const ul_comm *comm, const ul_packed *in, const ul_packed *out,
-                       int n, void *later)
+                       int n, int swaps, void *later)
 {
     if (comm->together) UL_TRY(comm->together(g, 1));
-    for (int i = 0; i < n; i++) UL_TRY(comm->all_to_all(g, &in[i].pieces, &out[i].pieces));
+    for (int i = 0; i < n; i++) UL_TRY(send_one(g, comm, &in[i].pieces, &out[i].pieces, swaps));
     if (later) return comm->together_later(g, later);
     return comm->together ? comm->together(g, 0) : UL_OK;
 }
@@ -103,19 +133,21 @@ static int touch(const ul_packed *packed, const ul_tensor *x)
     return ul__touch(packed->memory ? packed->memory : x, stream);
 }
 
-/* For transports that cannot do it without. */
+/* For transports that cannot do it without. skip: this rank, whose own part does not go there and
+ * back, or -1. */
 static int send_parts(ul_packed *in, ul_group *g, const ul_parts *to, const ul_parts *from, int n,
-                      int moves, void *later)
+                      int skip, int moves, void *later)
 {
     ul_packed out[UL_MAX_CUTS];
     int outs = 0, rc = UL_OK;
     memset(in, 0, (size_t)n * sizeof *in);
     while (rc == UL_OK && outs < n) {
-        rc = ul__pack(&out[outs], &from[outs], g->size, g->rank, 1);
+        rc = ul__pack(&out[outs], &from[outs], g->size, skip, 1);
         outs++;
     }
-    for (int i = 0; i < n && rc == UL_OK; i++) rc = ul__pack(&in[i], &to[i], g->size, g->rank, 0);
-    if (rc == UL_OK && moves) rc = send_packed(g, ul__comm_on(g, to->x), in, out, n, later);
+    for (int i = 0; i < n && rc == UL_OK; i++) rc = ul__pack(&in[i], &to[i], g->size, skip, 0);
+    if (rc == UL_OK && moves)
+        rc = send_packed(g, ul__comm_on(g, to->x), in, out, n, skip < 0, later);
     for (int i = 0; i < n && rc == UL_OK && later; i++) {
         rc = touch(&out[i], from[i].x);
         if (rc == UL_OK) rc = touch(&in[i], to[i].x);
@@ -125,20 +157,21 @@ static int send_parts(ul_packed *in, ul_group *g, const ul_parts *to, const ul_p
 }
 
 /* Puts what has arrived in its place, if rc says so. */
-static int take_in(ul_packed *in, const ul_parts *to, int n, int size, int rank, int rc)
+static int take_in(ul_packed *in, const ul_parts *to, int n, int size, int skip, int rc)
 {
     for (int i = 0; i < n; i++) {
-        if (rc == UL_OK) rc = ul__unpack(&in[i], &to[i], size, rank);
+        if (rc == UL_OK) rc = ul__unpack(&in[i], &to[i], size, skip);
         ul__packed_free(&in[i]);
     }
     return rc;
 }
 
-static int exchange_packed(ul_group *g, const ul_parts *to, const ul_parts *from, int n, int moves)
+static int exchange_packed(ul_group *g, const ul_parts *to, const ul_parts *from, int n, int skip,
+                           int moves)
 {
     ul_packed in[UL_MAX_CUTS];
-    int rc = send_parts(in, g, to, from, n, moves, NULL);
-    return take_in(in, to, n, g->size, g->rank, rc);
+    int rc = send_parts(in, g, to, from, n, skip, moves, NULL);
+    return take_in(in, to, n, g->size, skip, rc);
 }
 
 /* Parts whose memory is shorter runs than this many bytes are packed all the same: a kernel copies
@@ -198,9 +231,11 @@ static int exchange_cut(ul_group *g, const ul_parts *to, const ul_parts *from, i
     return rc;
 }
 
-/* What stays on this rank. */
-static int copy_own(const ul_group *g, const ul_parts *to, const ul_parts *from, int n)
+/* What stays on this rank, unless it goes with the others; *skip: what is there then. */
+static int copy_own(int *skip, const ul_group *g, const ul_parts *to, const ul_parts *from, int n)
 {
+    *skip = are_swapped(g, to, from, n) ? -1 : g->rank;
+    if (*skip < 0) return UL_OK;
     for (int i = 0; i < n; i++) {
         ul_tensor mine = ul__part(&from[i], g->rank), target = ul__part(&to[i], g->rank);
         UL_TRY(ul__assign(&target, &mine));
@@ -210,10 +245,11 @@ static int copy_own(const ul_group *g, const ul_parts *to, const ul_parts *from,
 
 int ul__exchange(ul_group *g, const ul_parts *to, const ul_parts *from, int n, int moves)
 {
-    UL_TRY(copy_own(g, to, from, n));
+    int skip;
+    UL_TRY(copy_own(&skip, g, to, from, n));
     if (g->size == 1) return UL_OK;
     if (ul__comm_on(g, to->x)->exchange) return exchange_cut(g, to, from, n, moves);
-    return exchange_packed(g, to, from, n, moves);
+    return exchange_packed(g, to, from, n, skip, moves);
 }
 
 /* ---- in two steps ---- */
@@ -221,12 +257,12 @@ int ul__exchange(ul_group *g, const ul_parts *to, const ul_parts *from, int n, i
 int ul__exchange_begin(ul_flight *f, ul_group *g, const ul_parts *to, const ul_parts *from, int n,
                        int moves)
 {
-    *f = (ul_flight){.size = g->size, .rank = g->rank};
+    *f = (ul_flight){.size = g->size};
     if (g->size == 1 || !moves || !ul__comm_on(g, to->x)->together_later)
         return ul__exchange(g, to, from, n, moves);
     UL_TRY(ul__event_take(&f->event, ul__cuda()));
-    int rc = copy_own(g, to, from, n);
-    if (rc == UL_OK) rc = send_parts(f->in, g, to, from, n, moves, f->event);
+    int rc = copy_own(&f->skip, g, to, from, n);
+    if (rc == UL_OK) rc = send_parts(f->in, g, to, from, n, f->skip, moves, f->event);
     for (; f->n < n && rc == UL_OK; f->n++) {
         f->to[f->n] = to[f->n];
         rc = ul__alias(&f->to[f->n].x, to[f->n].x);
@@ -243,7 +279,7 @@ int ul__exchange_end(ul_flight *f)
 {
     int rc = UL_OK;
     if (f->event) rc = ul__cuda()->event_wait(ul__cuda()->stream(), f->event);
-    rc = take_in(f->in, f->to, f->n, f->size, f->rank, rc);
+    rc = take_in(f->in, f->to, f->n, f->size, f->skip, rc);
     ul__exchange_drop(f);
     return rc;
 }

@@ -21,8 +21,8 @@ typedef struct ul_packed {
 
 /* A tensor that looks like x's part for rank r; borrows x's storage, and is not to be freed. */
 ul_tensor ul__part(const ul_parts *p, int r);
-/* Room for all parts but `skip`'s (-1: all parts): x itself where each of them is a run of memory,
- * else new memory; fill: the parts are copied there. */
+/* Room for all parts but `skip`'s (-1: all parts, one behind the other): x itself where each of
+ * them is a run of memory, else new memory; fill: the parts are copied there. */
 int ul__pack(ul_packed *packed, const ul_parts *p, int size, int skip, int fill);
 /* Copies what has arrived to where it belongs, unless it is there already. */
 int ul__unpack(const ul_packed *packed, const ul_parts *p, int size, int skip);
@@ -33,7 +33,7 @@ typedef struct ul_flight {
     ul_packed in[UL_MAX_CUTS];
     ul_parts to[UL_MAX_CUTS]; /* of tensors of its own */
     void *event;              /* NULL where it was over at once */
-    int n, size, rank;
+    int n, size, skip;        /* skip: the rank whose part is there already, or -1 */
 } ul_flight;
 
 /* ul__exchange() in two steps, what is computed between them going on beside it. to[i].first and

@@ -326,6 +326,11 @@ EXPORT int ncclAllGather(const void *in, void *out, size_t n, int dtype, comm *c
 }
 EXPORT int ncclAlltoAll(const void *in, void *out, size_t n, int dtype, comm *c, void *stream)
 {
+    size_t bytes = (size_t)c->size * n * size_of(dtype);
+    if ((const char *)in < (char *)out + bytes && (char *)out < (const char *)in + bytes) {
+        fprintf(stderr, "fake NCCL: ncclAlltoAll in place\n");
+        return USAGE;
+    }
     return enter((call){c, ALL_TO_ALL, dtype, 0, 0, in, out, NULL, n}, stream);
 }
 EXPORT int ncclBroadcast(const void *in, void *out, size_t n, int dtype, int root, comm *c,
