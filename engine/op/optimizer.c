@@ -44,7 +44,8 @@ static void count_change(ul_tensor *t)
 /* A step whose state comes from off the device, piece by piece. */
 typedef struct pieces {
     ul_tensor *p, *grad;
-    const ul_adamw_step *step;
+    const ul_adamw_step *step;     /* of adamw_ */
+    const ul_sgd_options *options; /* of sgd_ */
 } pieces;
 
 static void *at_element(const ul_tensor *t, int64_t at)
@@ -59,11 +60,12 @@ static int adamw_piece(void *context, int64_t at, int64_t n, void *const *state)
                                     state[1], at_element(s->grad, at), n, s->step);
 }
 
-/* All of the state is where m is. */
-static int check_place(const ul_tensor *m, const char *name, const ul_tensor *x)
+/* All of the state is where x is. */
+static int check_place(const char *op, const char *name, const ul_tensor *x, const char *other,
+                       const ul_tensor *y)
 {
-    UL_REQUIRE(!x || !x->storage->slot == !m->storage->slot, UL_EDEVICE,
-               "adamw_: m and %s must both be off the device, or neither", name);
+    UL_REQUIRE(!x || !y || !x->storage->slot == !y->storage->slot, UL_EDEVICE,
+               "%s: %s and %s must both be off the device, or neither", op, name, other);
     return UL_OK;
 }
 
@@ -81,8 +83,8 @@ int ul_adamw_(ul_tensor *p, ul_tensor *grad, ul_tensor *m, ul_tensor *v, ul_tens
     UL_TRY(check_beside("adamw_", "m", m, p));
     UL_TRY(check_beside("adamw_", "v", v, p));
     UL_TRY(check_beside("adamw_", "master", master, p));
-    UL_TRY(check_place(m, "v", v));
-    UL_TRY(check_place(m, "master", master));
+    UL_TRY(check_place("adamw_", "m", m, "v", v));
+    UL_TRY(check_place("adamw_", "m", m, "master", master));
     double beta_1 = options->beta_1, beta_2 = options->beta_2;
     UL_REQUIRE(beta_1 >= 0 && beta_1 < 1 && beta_2 >= 0 && beta_2 < 1, UL_EVALUE,
                "adamw_: betas %g and %g must be in [0, 1)", beta_1, beta_2);
@@ -103,7 +105,7 @@ int ul_adamw_(ul_tensor *p, ul_tensor *grad, ul_tensor *m, ul_tensor *v, ul_tens
     count_change(master);
     if (m->storage->slot && p->storage->device != UL_CPU) {
         ul_tensor *const state[] = {m, v, master};
-        return ul__stage(state, 3, adamw_piece, &(pieces){p, grad, &step});
+        return ul__stage(state, 3, adamw_piece, &(pieces){p, grad, &step, NULL});
     }
     int rc = ul__kernels(p)->adamw(ul__stream(p), ul__data(p), ul__given(master), ul__data(m),
                                    ul__data(v), ul__data(grad), ul_tensor_size(p), &step);
@@ -113,6 +115,25 @@ int ul_adamw_(ul_tensor *p, ul_tensor *grad, ul_tensor *m, ul_tensor *v, ul_tens
     return rc;
 }
 
+static int run_sgd(const pieces *s, int64_t at, int64_t n, void *master, void *momentum)
+{
+    const ul_sgd_options *o = s->options;
+    return ul__kernels(s->p)->sgd(ul__stream(s->p), at_element(s->p, at), master, momentum,
+                                  at_element(s->grad, at), n, o->lr, o->momentum, o->weight_decay,
+                                  o->nesterov);
+}
+
+static int sgd_piece(void *context, int64_t at, int64_t n, void *const *state)
+{
+    return run_sgd(context, at, n, state[1], state[0]);
+}
+
+/* Without momentum the copy is all of the state. */
+static int sgd_piece_of_master(void *context, int64_t at, int64_t n, void *const *state)
+{
+    return run_sgd(context, at, n, state[0], NULL);
+}
+
 int ul_sgd_(ul_tensor *p, ul_tensor *grad, ul_tensor *momentum, ul_tensor *master,
             const ul_sgd_options *options)
 {
@@ -120,6 +141,7 @@ int ul_sgd_(ul_tensor *p, ul_tensor *grad, ul_tensor *momentum, ul_tensor *maste
     UL_TRY(check_beside("sgd_", "grad", grad, p));
     UL_TRY(check_beside("sgd_", "momentum", momentum, p));
     UL_TRY(check_beside("sgd_", "master", master, p));
+    UL_TRY(check_place("sgd_", "momentum", momentum, "master", master));
     UL_REQUIRE(options->momentum >= 0 && options->momentum < 1, UL_EVALUE,
                "sgd_: momentum = %g is outside [0, 1)", options->momentum);
     UL_REQUIRE(options->momentum == 0 || momentum != NULL, UL_EVALUE,
@@ -129,9 +151,14 @@ int ul_sgd_(ul_tensor *p, ul_tensor *grad, ul_tensor *momentum, ul_tensor *maste
     count_change(p);
     count_change(momentum);
     count_change(master);
-    return ul__kernels(p)->sgd(ul__stream(p), ul__data(p), ul__given(master), ul__given(momentum),
-                               ul__data(grad), ul_tensor_size(p), options->lr, options->momentum,
-                               options->weight_decay, options->nesterov);
+    pieces step = {p, grad, NULL, options};
+    ul_tensor *const state[] = {momentum ? momentum : master, momentum ? master : NULL};
+    if (state[0] && state[0]->storage->slot && p->storage->device != UL_CPU)
+        return ul__stage(state, 2, momentum ? sgd_piece : sgd_piece_of_master, &step);
+    int rc = run_sgd(&step, 0, ul_tensor_size(p), ul__given(master), ul__given(momentum));
+    cool(momentum);
+    cool(master);
+    return rc;
 }
 
 static int sum_squares(double *sum, const ul_tensor *x)

@@ -206,9 +206,14 @@ end
 
 local optim = {}
 
+-- What puts state where it is kept.
+local function keeper(self)
+  return self.offload and off_device or function(x) return x end
+end
+
 local function start_adamw(self, entry)
   if entry.exp_avg then return end
-  local keep = self.offload and off_device or function(x) return x end
+  local keep = keeper(self)
   entry.exp_avg = keep(zeros_for(entry.parameter))
   entry.exp_avg_sq = keep(zeros_for(entry.parameter))
   local master = master_for(entry.parameter)
@@ -257,8 +262,10 @@ end
 
 local function start_sgd(self, entry)
   if entry.started then return end
-  entry.velocity = self.momentum > 0 and zeros_for(entry.parameter) or nil
-  entry.master = master_for(entry.parameter)
+  local keep = keeper(self)
+  entry.velocity = self.momentum > 0 and keep(zeros_for(entry.parameter)) or nil
+  local master = master_for(entry.parameter)
+  entry.master = master and keep(master)
   entry.started = true
 end
 
@@ -270,22 +277,23 @@ local function update_sgd(self, entry, grad)
   })
 end
 
---- Stochastic gradient descent, with momentum if asked for.
+--- Stochastic gradient descent, with momentum if asked for. `offload`: that and f32 copies are kept
+--- off the device, as with adamw.
 ---@param what table as for adamw
 ---@param given { lr: number?, momentum: number?, nesterov: boolean?, weight_decay: number?,
----  groups: table?, mesh: Mesh|false|nil }?
+---  groups: table?, mesh: Mesh|false|nil, offload: boolean? }?
 function optim.sgd(what, given)
   local read = options.read('optim.sgd', given, {
     lr = 1e-2, momentum = 0, nesterov = false, weight_decay = 0, groups = {},
-    mesh = options.none,
+    mesh = options.none, offload = false,
   })
   if not (read.momentum >= 0 and read.momentum < 1) then
     raise('optim.sgd: momentum must lie from 0 to below 1, got %g', read.momentum)
   end
   local entries = read_groups('optim.sgd', what, read.weight_decay, read.groups)
   return optimizer(entries, { name = 'sgd', lr = read.lr, momentum = read.momentum,
-                              nesterov = read.nesterov, mesh = read.mesh, start = start_sgd,
-                              update = update_sgd })
+                              nesterov = read.nesterov, mesh = read.mesh, offload = read.offload,
+                              start = start_sgd, update = update_sgd })
 end
 
 for name, schedule in pairs(require 'ulysses.schedule') do optim[name] = schedule end

@@ -284,6 +284,64 @@ describe('adamw with its state off the device', function()
   end)
 end)
 
+describe('sgd with its state off the device', function()
+  before_each(settle)
+
+  -- Parameters and state after some steps.
+  local function train(dtype, momentum, offload, n)
+    ul.manual_seed(3)
+    local list = { ul.randn(n, 2):to(dtype):requires_grad_(),
+                   ul.randn(5):to(dtype):requires_grad_() }
+    local optim = ul.optim.sgd(list, { lr = 0.1, momentum = momentum, nesterov = momentum > 0.5,
+                                       weight_decay = 0.01, offload = offload })
+    for _ = 1, 3 do
+      ul.scope(function()
+        for _, p in ipairs(list) do p:to('f32'):square():sum():backward() end
+        optim:step()
+      end)
+    end
+    for _, state in optim:named_state() do list[#list + 1] = state end
+    return list
+  end
+
+  for _, dtype in ipairs { 'f32', 'bf16', 'f64' } do
+    it('changes no bit in ' .. dtype, function()
+      for momentum, states in pairs { [0] = 0, [0.5] = 1, [0.9] = 1 } do
+        local want, have = train(dtype, momentum, false, 7), train(dtype, momentum, true, 7)
+        assert.equal(2 + 2 * (states + (dtype == 'bf16' and 1 or 0)), #have)
+        for i, x in ipairs(want) do assert.same(x:tolist(), have[i]:tolist()) end
+      end
+    end)
+  end
+
+  it('takes pieces in turn', function()
+    for _, momentum in ipairs { 0, 0.9 } do
+      local want, have = train('bf16', momentum, false, 2 ^ 20 + 3),
+                         train('bf16', momentum, true, 2 ^ 20 + 3)
+      for i, x in ipairs(want) do
+        assert.equal(0, (x - have[i]:to(home)):abs():max():item())
+      end
+    end
+  end)
+
+  it('takes none of the device but the parameters', function()
+    local live, off = memory().live, memory().off_device
+    local list = train('bf16', 0.9, true, 500)
+    settle()
+    assert.equal(live + 2048 + 64, memory().live)
+    assert.equal(off + 2 * (4032 + 64), memory().off_device)
+    assert.equal(6, #list)
+  end)
+
+  it('may be mixed with nothing', function()
+    local p = ul.zeros({ 2 }, { dtype = 'bf16' }):requires_grad_()
+    assert.error_matches(function()
+      ul.sgd_(p, ul.zeros(2), { lr = 1, momentum = 0.5, master = ul.zeros(2),
+                                velocity = core.off_device.copy(ul.zeros(2)) })
+    end, 'sgd_: momentum and master must both be off the device, or neither')
+  end)
+end)
+
 describe('a recipe with offload=true', function()
   local small = 'model.dim=16 model.ffn=16 model.n_layers=3 model.n_heads=2 model.n_kv_heads=1 '
     .. 'seq_len=16 batch=2 steps=2 log_every=1 sample=1 out= data=README.md'
