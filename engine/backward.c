@@ -249,7 +249,8 @@ static int run_rule(ul_call *call, ul_tensor **dy)
         dy[i] = v ? v->grad : NULL;
         if (v) v->grad = NULL;
     }
-    int rc = check_versions(call);
+    int rc = ul__gather_shards(call->saved, UL_MAX_SAVED);
+    if (rc == UL_OK) rc = check_versions(call);
     if (rc == UL_OK) rc = check_spent(call);
     for (int i = 0; i < call->n_outputs && rc == UL_OK; i++)
         if (dy[i] && call->made[i]->retain_grad) rc = keep_grad(call->made[i], dy[i]);
@@ -394,6 +395,7 @@ int ul_backward_all(ul_tensor *const *losses, ul_tensor *const *seeds, int n, in
     tape->depth++;
     rc = walk(top, floor, retain);
     tape->depth--;
+    if (!tape->depth) ul_sharded_release();
     ul_set_grad_enabled(enabled);
     return rc;
 }

@@ -136,6 +136,19 @@ int ul_broadcast_(ul_tensor *x, ul_group *group, int root);
 int ul_gather_linear(ul_tensor **y, ul_tensor *x, ul_tensor *const *w, int n, ul_group *group,
                      int dim, int keep);
 
+/* ---- op/sharded.c ---- */
+
+/* A weight of `shape` of which each rank keeps `mine`, its ul_share of the elements in row-major
+ * order. It takes memory only while ops need its values, which are gathered with those of all
+ * weights of the same unit; before that, other units lose theirs. All ranks run the same ops in the
+ * same order. No op may change it; where the slices have changed it is gathered anew. */
+int ul_sharded(ul_tensor **whole, ul_tensor *mine, ul_group *group, int ndim, const int64_t *shape,
+               int64_t unit);
+/* y = the whole weight, for use in ops; its gradient, summed over the ranks, goes to the slice. */
+int ul_whole_weight(ul_tensor **y, ul_tensor *whole, ul_tensor *mine);
+/* Gives back what is gathered; backward does it at its end. */
+void ul_sharded_release(void);
+
 /* ---- op/shard.c ---- */
 
 /* How many of n are rank's, where the first ranks hold one more if need be; *first: where they

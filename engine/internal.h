@@ -19,9 +19,11 @@ typedef struct ul_storage {
     int64_t bytes;
     uint64_t version; /* counts changes in place, so that backward can refuse stale values */
     struct ul_storage *next,
-        *previous;        /* all live storages of a device, for the out-of-memory report */
-    char origin[48];      /* the source line it was made for, if large */
-    struct ul_slot *slot; /* what `data` lies in where it is kept off its device; else NULL */
+        *previous;          /* all live storages of a device, for the out-of-memory report */
+    char origin[48];        /* the source line it was made for, if large */
+    struct ul_shard *shard; /* owned: what gathers the values of a sharded weight; else NULL */
+    int is_empty;           /* without memory until it is filled */
+    struct ul_slot *slot;   /* what `data` lies in where it is kept off its device; else NULL */
     /* Offsets of documents that have been found right, at so many elements from its beginning: they
      * are read from a device once, not in each layer. n is 0 where there are none. */
     struct {
@@ -217,6 +219,22 @@ int ul__storage_new(ul_storage **out, ul_device device, int64_t bytes);
 /* The same in a slot (off_device.h). */
 int ul__storage_off(ul_storage **out, ul_device home, int64_t bytes);
 void ul__storage_free(ul_storage *s);
+/* One without memory, and a tensor on it; memory, of no known values; and without it again. */
+int ul__storage_hollow(ul_storage **out, ul_device device, int64_t bytes);
+int ul__empty_new(ul_tensor **out, ul_dtype dtype, ul_device device, int ndim,
+                  const int64_t *shape);
+int ul__storage_fill(ul_storage *s);
+void ul__storage_empty(ul_storage *s);
+/* op/sharded.c: gathers those of the list that are sharded weights without values; NULLs are fine.
+ */
+int ul__gather_shards(ul_tensor *const *list, int n);
+int ul__inputs_present(const ul_call *call);
+void ul__shard_free(struct ul_shard *shard);
+static inline int ul__present(const ul_tensor *t)
+{
+    ul_tensor *one = (ul_tensor *)t;
+    return t && t->storage->shard ? ul__gather_shards(&one, 1) : 0;
+}
 void ul__passage_drop(void *passage); /* NULL is fine */
 void ul__storage_stats(ul_memory_stats *stats, ul_device device);
 /* What has been asked of `stream` until now uses t's memory: see device_arena.h for when to say so.

@@ -174,31 +174,79 @@ int ul__touch(const ul_tensor *t, ul_stream *stream)
     return s->device == UL_CUDA ? ul__device_touch(&arena, s->data, stream) : UL_OK;
 }
 
-int ul__storage_new(ul_storage **out, ul_device device, int64_t bytes)
+/* Memory, after which the device may ask for some back. */
+static int obtain_or_fail(void **data, ul_device device, int64_t bytes)
 {
     if (device == UL_CUDA && !ul__cuda()) UL_TRY(ul_cuda_open(-1));
     relieve(device, bytes, 0);
     if (ul__fail_now()) return ul__fail(UL_ENOMEM, "out of memory: a test asked for it");
+    if (obtain(data, device, bytes) == UL_OK) return UL_OK;
+    relieve(device, bytes, 1);
+    ul_memory_trim(device);
+    return obtain(data, device, bytes) < 0 ? out_of_memory(device, bytes) : UL_OK;
+}
+
+/* In the list and in the counts, and out of them. */
+static void enter(ul_storage *s)
+{
+    ul_device device = s->device;
+    s->next = devices[device].first;
+    s->previous = NULL;
+    if (s->next) s->next->previous = s;
+    devices[device].first = s;
+    devices[device].live += counted(s->bytes);
+    if (devices[device].live > devices[device].peak) devices[device].peak = devices[device].live;
+}
+
+static void leave(ul_storage *s)
+{
+    if (s->next) s->next->previous = s->previous;
+    if (s->previous)
+        s->previous->next = s->next;
+    else
+        devices[s->device].first = s->next;
+    devices[s->device].live -= counted(s->bytes);
+    give_back(s->data, s->device);
+    s->data = NULL;
+}
+
+int ul__storage_new(ul_storage **out, ul_device device, int64_t bytes)
+{
     void *data;
-    if (obtain(&data, device, bytes) < 0) {
-        relieve(device, bytes, 1);
-        ul_memory_trim(device);
-        if (obtain(&data, device, bytes) < 0) return out_of_memory(device, bytes);
-    }
+    UL_TRY(obtain_or_fail(&data, device, bytes));
     ul_storage *s = ul__alloc(sizeof *s);
     if (!s) {
         give_back(data, device);
         return ul__fail(UL_ENOMEM, "out of memory: no room for a tensor's record");
     }
     *s = (ul_storage){.refs = 1, .device = device, .data = data, .bytes = bytes};
-    s->next = devices[device].first;
-    if (s->next) s->next->previous = s;
-    devices[device].first = s;
+    enter(s);
     if (origin && bytes >= large) origin(origin_context, s->origin, sizeof s->origin);
-    devices[device].live += counted(bytes);
-    if (devices[device].live > devices[device].peak) devices[device].peak = devices[device].live;
     *out = s;
     return UL_OK;
+}
+
+int ul__storage_hollow(ul_storage **out, ul_device device, int64_t bytes)
+{
+    ul_storage *s = ul__alloc(sizeof *s);
+    if (!s) return ul__fail(UL_ENOMEM, "out of memory: no room for a tensor's record");
+    *s = (ul_storage){.refs = 1, .device = device, .bytes = bytes, .is_empty = 1};
+    *out = s;
+    return UL_OK;
+}
+
+int ul__storage_fill(ul_storage *s)
+{
+    UL_TRY(obtain_or_fail(&s->data, s->device, s->bytes));
+    s->is_empty = 0;
+    enter(s);
+    return UL_OK;
+}
+
+void ul__storage_empty(ul_storage *s)
+{
+    leave(s);
+    s->is_empty = 1;
 }
 
 int ul__storage_off(ul_storage **out, ul_device home, int64_t bytes)
@@ -228,12 +276,7 @@ void ul__storage_free(ul_storage *s)
         free(s);
         return;
     }
-    if (s->next) s->next->previous = s->previous;
-    if (s->previous)
-        s->previous->next = s->next;
-    else
-        devices[s->device].first = s->next;
-    devices[s->device].live -= counted(s->bytes);
-    give_back(s->data, s->device);
+    if (s->shard) ul__shard_free(s->shard);
+    if (!s->is_empty) leave(s);
     free(s);
 }

@@ -239,6 +239,7 @@ ul_tensor *ul__output(ul_call *call, ul_dtype dtype, int ndim, const int64_t *sh
 {
     int i = next_output(call);
     ul_device device = input_of(call, 0)->storage->device;
+    if (call->rc == UL_OK) call->rc = ul__inputs_present(call);
     if (call->rc == UL_OK) call->rc = ul_tensor_new(&call->output[i], dtype, device, ndim, shape);
     return call->rc == UL_OK ? call->output[i] : NULL;
 }
@@ -341,6 +342,10 @@ int ul__change(const char *op, ul_tensor *t)
     UL_REQUIRE(!(ul__tape.enabled && t->variable), UL_EGRAD,
                "%s: this tensor %s takes part in differentiation and cannot change in place; use a "
                "pure op, or ul.no_grad",
+               op, ul__shape(t));
+    UL_REQUIRE(!t->storage->shard, UL_EVALUE,
+               "%s: this weight %s is sharded over ranks, and cannot change in place: change the "
+               "slice that named_parameters() gives",
                op, ul__shape(t));
     t->storage->version++;
     return UL_OK;

@@ -60,6 +60,11 @@ int ul_tensor_new(ul_tensor **out, ul_dtype dtype, ul_device device, int ndim, c
     return new_on(out, dtype, device, ndim, shape, ul__storage_new);
 }
 
+int ul__empty_new(ul_tensor **out, ul_dtype dtype, ul_device device, int ndim, const int64_t *shape)
+{
+    return new_on(out, dtype, device, ndim, shape, ul__storage_hollow);
+}
+
 int ul__off_device_new(ul_tensor **out, ul_dtype dtype, ul_device home, int ndim,
                        const int64_t *shape)
 {
@@ -125,6 +130,7 @@ int ul_tensor_is_contiguous(const ul_tensor *t)
 int ul__compact(ul_tensor **out, const ul_tensor *x)
 {
     ul_tensor *y;
+    UL_TRY(ul__present(x));
     UL_TRY(ul_tensor_new(&y, x->dtype, x->storage->device, x->ndim, x->shape));
     const int64_t *strides[2] = {y->stride, x->stride};
     ul_loop loop;

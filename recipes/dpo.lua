@@ -24,6 +24,7 @@ local recipe = ul.recipe 'dpo' {
   sp = 1,                          -- ranks that share each text (--ranks); others share pairs
   ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
   tp = 1,                          -- ranks that share each weight and the tokens of an sp rank
+  shard = false,                   -- each rank keeps a slice of weights, gradients, AdamW's state
   lora = { rank = 0,               -- of the adapters; 0: there are none, all weights are trained
            alpha = 16,
            targets = {} },         -- wq,wv: maps that get one; none named: all
@@ -87,8 +88,9 @@ end
 
 -- The model, and what scores a batch as it was before.
 local function load(cfg)
-  local options = { mesh = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp }, dtype = cfg.dtype,
-                    recompute = cfg.recompute, offload = cfg.offload }
+  local ranks = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp, shard = cfg.shard }
+  local options = { mesh = ranks, dtype = cfg.dtype, recompute = cfg.recompute,
+                    offload = cfg.offload }
   local model, tokenizer = ul.hf.load(cfg.model, options)
   if cfg.lora.rank > 0 then
     ul.lora.add(model, { rank = cfg.lora.rank, alpha = cfg.lora.alpha, seed = cfg.seed,

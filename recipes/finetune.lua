@@ -22,6 +22,7 @@ local recipe = ul.recipe 'finetune' {
   sp = 1,                          -- ranks that share each sequence (--ranks); others share rows
   ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
   tp = 1,                          -- ranks that share each weight and the tokens of an sp rank
+  shard = false,                   -- each rank keeps a slice of weights, gradients, AdamW's state
   lora = { rank = 0,               -- of the adapters; 0: there are none, all weights are trained
            alpha = 16,
            targets = {} },         -- wq,wv: maps that get one; none named: all
@@ -94,7 +95,7 @@ end
 function recipe.train(cfg)
   local source, is_adapter = check(cfg)
   local model, tokenizer = ul.hf.load(cfg.model, {
-    mesh = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp }, dtype = cfg.dtype,
+    mesh = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp, shard = cfg.shard }, dtype = cfg.dtype,
     recompute = cfg.recompute, offload = cfg.offload,
   })
   if cfg.lora.rank > 0 then

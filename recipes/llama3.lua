@@ -20,6 +20,7 @@ local recipe = ul.recipe 'llama3' {
   sp = 1,                          -- ranks that share each sequence (--ranks); others share rows
   ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
   tp = 1,                          -- ranks that share each weight and the tokens of an sp rank
+  shard = false,                   -- each rank keeps a slice of weights, gradients, AdamW's state
   steps = 800, lr = 1.4e-3,
   warmup = 50,                     -- steps in which lr rises; then it falls to a tenth
   clip = 1.0,                      -- the largest norm of a step's gradient
@@ -79,11 +80,14 @@ Llama.Attention = Attention                  -- another model may have another (
 Llama.uses_cache = true                      -- when it writes, logits() may be given one
 function Llama:init(c, mesh)
   self.rope_theta, self.mesh = c.rope_theta, mesh or ul.mesh()
-  self.embed = nn.Embedding(c.vocab, c.dim, { std = c.tied and 0.02 or 0.5 })
+  self.embed = nn.Embedding(c.vocab, c.dim, { std = c.tied and 0.02 or 0.5 }):shard(self.mesh)
   self.layers = nn.List()
-  for _ = 1, c.n_layers do self.layers:append(Block(c, self.mesh, self.Attention(c, self.mesh))) end
-  self.norm = nn.RMSNorm(c.dim, { eps = c.eps })
-  self.head = c.tied and self.embed or nn.Linear(c.dim, c.vocab, { std = 1 / c.dim })
+  for _ = 1, c.n_layers do                   -- one is whole at a time where weights are sharded
+    self.layers:append(Block(c, self.mesh, self.Attention(c, self.mesh)):shard(self.mesh))
+  end
+  self.norm = nn.RMSNorm(c.dim, { eps = c.eps }):shard(self.mesh)
+  self.head = c.tied and self.embed
+    or nn.Linear(c.dim, c.vocab, { std = 1 / c.dim }):shard(self.mesh)
 end
 function Llama:hidden(inputs, positions, docs, cache)
   local x, head_dim = self.embed(inputs), self.layers[1].attention.head_dim
@@ -116,7 +120,7 @@ recipe.model = Llama
 
 -- Model: another class, of the same settings.
 local function new_model(cfg, Model)
-  local ranks = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp }
+  local ranks = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp, shard = cfg.shard }
   if cfg.model.path then return ul.hf.load(cfg.model.path, { mesh = ranks, dtype = cfg.dtype }) end
   ranks.heads = cfg.model.n_heads
   return (Model or Llama)(cfg.model, ul.mesh(ranks)):to(cfg.dtype):init_weights { seed = cfg.seed }

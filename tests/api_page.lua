@@ -30,7 +30,7 @@ local topics = {
   { 'Scopes, gradients, random numbers and the machine', 'meta/engine', 'recompute', 'offload',
     'gradcheck' },
   { 'Modules: ul.nn', 'nn/module', 'nn/state', 'nn/linear', 'nn/embedding', 'nn/norm',
-    'nn/dropout', 'nn/list', 'nn/parallel' },
+    'nn/dropout', 'nn/list', 'nn/parallel', 'nn/sharded' },
   { 'Optimizers: ul.optim', 'optim', 'schedule' },
   { 'Data: ul.data', 'data/text', 'data/chat', 'data/pairs', 'data/sample', 'data/bytes',
     'data/corpus', 'data/rows', 'data/batch' },

@@ -213,6 +213,8 @@ int host_remote_park(void);
 void host_remote_flush(void);
 /* system.c: fills core.system and core.version */
 void host_open_system(lua_State *L, int core);
+/* core.sharded */
+void host_open_sharded(lua_State *L, int core);
 /* core.off_device */
 void host_open_off_device(lua_State *L, int core);
 

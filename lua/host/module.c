@@ -124,6 +124,7 @@ int luaopen_ulysses_core(lua_State *L)
     host_open_remote(L, core);
     host_open_system(L, core);
     host_open_off_device(L, core);
+    host_open_sharded(L, core);
     watch_state(L);
     ul_memory_on_pressure(on_pressure, NULL);
     ul_memory_on_origin(on_origin, NULL);

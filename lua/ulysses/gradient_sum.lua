@@ -19,6 +19,9 @@ end
 -- ranks that hold the same part.
 local function group_for(mesh, entry) return entry.part and mesh.replicas or mesh.world end
 
+-- Whether each rank holds a slice, and of the gradient the slice of the sum.
+local function is_sharded(entry) return entry.part ~= nil and entry.part.flat ~= nil end
+
 -- Ranks that begin with other weights stay apart for good.
 local function compare_weights(optim, group, entries)
   if group.size == 1 or #entries == 0 then return end
@@ -41,7 +44,7 @@ local function compare_all(optim, mesh)
   local wholes, parts = {}, {}
   for _, entry in ipairs(optim.entries) do
     local list = entry.part and parts or wholes
-    list[#list + 1] = entry
+    if not is_sharded(entry) then list[#list + 1] = entry end
   end
   compare_weights(optim, mesh.world, wholes)
   compare_weights(optim, mesh.replicas, parts)
@@ -82,7 +85,7 @@ return function(optim)
     end
     for _, entry in ipairs(optim.entries) do
       local grad = entry.parameter.grad
-      if grad then group_for(mesh, entry):all_reduce_(grad) end
+      if grad and not is_sharded(entry) then group_for(mesh, entry):all_reduce_(grad) end
     end
   end)
   optim.summed, optim.compared = passes, true

@@ -99,7 +99,7 @@ local function attach(layer, rank, scale)
   layer.lora_scale = scale
   layer.lora_a = nn.parameter(core.zeros({ rank, inputs }, like))
   layer.lora_b = nn.parameter(core.zeros({ outputs, rank }, like))
-  local part = weight_parts.of(layer, 'weight')
+  local part = weight_parts.in_use(layer, 'weight')
   if part then
     local parallel = {}
     for field, known in pairs(layer.parallel) do parallel[field] = known end

@@ -14,6 +14,7 @@ local refuse = require 'ulysses.refuse'
 ---@field dp Group ranks with the same slice of other rows
 ---@field replicas Group ranks that hold the same part of each weight: dp x ring x ulysses
 ---@field tokens integer|nil the length of the row that was cut last
+---@field shard boolean whether module:shard(mesh) shards parameters over the ranks
 ---@field n_rows integer|nil how many rows all ranks together are at work on
 local Mesh = {}
 Mesh.__index = Mesh
@@ -93,6 +94,8 @@ end
 ---it is left out: as few as `heads` asks for
 ---@field tp? integer ranks that share each weight: 1
 ---@field heads? integer query heads of the attention: a rank needs at least one of its own
+---@field shard? boolean whether each rank keeps a slice of every parameter of modules that call
+---module:shard(mesh), of its gradient and of the optimizer's state: false
 ---@field group? Group its ranks; all there are where it is left out
 
 --- The ranks as a grid: tp of them hold parts of the same weights, sp the slices of one sequence,
@@ -110,7 +113,7 @@ end
 ---@return Mesh
 local function new(given)
   local read = options.read('mesh', given, {
-    sp = 1, ring = 0, tp = 1, heads = options.none, group = options.none,
+    sp = 1, ring = 0, tp = 1, heads = options.none, shard = false, group = options.none,
   })
   whole('sp', read.sp, 1)
   whole('tp', read.tp, 1)
@@ -124,7 +127,8 @@ local function new(given)
   local world = world_for(read.group, read.sp, read.tp)
   local sizes = { dp = world.size / (read.sp * read.tp), ring = ring, ulysses = read.sp / ring,
                   tp = read.tp }
-  local self = { world = world, sizes = sizes, place = places(world.rank, sizes) }
+  local self = { world = world, sizes = sizes, place = places(world.rank, sizes),
+                 shard = read.shard }
   for _, axis in ipairs(axes) do self[axis] = group_along(world, sizes, { [axis] = true }) end
   self.sequence = group_along(world, sizes, { ring = true, ulysses = true, tp = true })
   self.replicas = group_along(world, sizes, { dp = true, ring = true, ulysses = true })

@@ -70,30 +70,46 @@ local function complete(self)
   sum_gradients(self)
 end
 
--- The group whose ranks hold parts of weights; nil where all weights are whole.
-local function sharing_group(self)
+-- The ranks that hold the rest of a parameter; nil where this one has it whole.
+local function holders(entry)
+  local part = entry.part
+  local group = part and (part.flat and part.world or part.group)
+  return group and group.size > 1 and entry.parameter.requires_grad and group or nil
+end
+
+-- Whether ranks hold parts of what is trained.
+local function shares_weights(self)
   for _, entry in ipairs(self.entries) do
-    if entry.part and entry.part.group.size > 1 then return entry.part.group end
+    if holders(entry) then return true end
   end
+  return false
 end
 
 -- The norm of whole gradients: squares of parts are summed over the ranks that hold them.
-local function norm_of_wholes(self, group)
-  local wholes, parts = {}, {}
+local function norm_of_wholes(self)
+  local wholes, parts, groups = {}, {}, {}
   for _, entry in ipairs(self.entries) do
-    local list = entry.part and parts or wholes
+    local group, list = holders(entry), wholes
+    if group then
+      if not parts[group] then parts[group], groups[#groups + 1] = {}, group end
+      list = parts[group]
+    end
     list[#list + 1] = entry.parameter.grad
   end
-  local mine = ul.tensor({ ul.global_norm(parts) ^ 2 }, { dtype = 'f64', device = 'cpu' })
-  if group.transport ~= 'plan' then group:all_reduce_(mine) end
-  return math.sqrt(ul.global_norm(wholes) ^ 2 + mine:item())
+  local sum = ul.global_norm(wholes) ^ 2
+  for _, group in ipairs(groups) do
+    local mine = ul.tensor({ ul.global_norm(parts[group]) ^ 2 }, { dtype = 'f64', device = 'cpu' })
+    if group.transport ~= 'plan' then group:all_reduce_(mine) end
+    sum = sum + mine:item()
+  end
+  return math.sqrt(sum)
 end
 
 local function clip(self, max_norm)
-  local list, group = gradients(self), sharing_group(self)
-  if not group then return ul.clip_grad_norm_(list, max_norm) end
+  local list = gradients(self)
+  if not shares_weights(self) then return ul.clip_grad_norm_(list, max_norm) end
   ul.clip_grad_norm_({}, max_norm) -- refuses what it may not be
-  local norm = norm_of_wholes(self, group)
+  local norm = norm_of_wholes(self)
   -- as much as clip_grad_norm_ would scale the wholes
   local factor = max_norm / (norm + 1e-6)
   for _, grad in ipairs(list) do
@@ -117,8 +133,8 @@ end
 function Optimizer:norm()
   complete(self)
   return ul.scope(function()
-    local group = sharing_group(self)
-    return group and norm_of_wholes(self, group) or ul.global_norm(gradients(self))
+    if shares_weights(self) then return norm_of_wholes(self) end
+    return ul.global_norm(gradients(self))
   end)
 end
 

@@ -3,10 +3,13 @@ local ul = require 'ulysses'
 local matches = require 'ulysses.nn.pattern'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
+local weight_parts = require 'ulysses.nn.weight_parts'
 local suggest = require 'ulysses.suggest'
 
 -- Norms, biases and embeddings keep their size: decay is for the matrices of products.
-local function decays(parameter, owner) return parameter:dim() > 1 and not owner.no_decay end
+local function decays(parameter, owner, part)
+  return #weight_parts.shape(part, parameter) > 1 and not owner.no_decay
+end
 
 local function is_module(what) return type(what) == 'table' and what.named_parameters ~= nil end
 
@@ -26,10 +29,9 @@ end
 
 local function append_all(entries, caller, parameters, group, weight_decay)
   if is_module(parameters) then
-    for name, parameter, owner in parameters:named_parameters() do
-      local decay = group.weight_decay
-      if not decay then decay = decays(parameter, owner) and weight_decay or 0 end
-      local part = owner.parallel and owner.parallel[name:match '[^.]*$']
+    for name, parameter, owner, field in parameters:named_parameters() do
+      local part, decay = weight_parts.of(owner, field), group.weight_decay
+      if not decay then decay = decays(parameter, owner, part) and weight_decay or 0 end
       append(entries, caller, { name = name, parameter = parameter, weight_decay = decay,
                                 lr_scale = group.lr_scale, part = part })
     end

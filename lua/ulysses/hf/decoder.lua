@@ -89,11 +89,14 @@ Decoder.uses_cache = true -- ul.generate may give logits() one
 ---@param mesh Mesh?
 function Decoder:init(c, mesh)
   self.settings, self.mesh = c, mesh or ul.mesh { heads = c.n_heads }
-  self.embed = nn.Embedding(c.vocab, c.dim, { std = 0.02 })
+  self.embed = nn.Embedding(c.vocab, c.dim, { std = 0.02 }):shard(self.mesh)
   self.layers = nn.List()
-  for i = 1, c.n_layers do self.layers:append(Block(c, self.mesh, c.windows[i])) end
-  self.norm = nn.RMSNorm(c.dim, { eps = c.eps })
-  self.head = c.tied and self.embed or nn.Linear(c.dim, c.vocab, { std = 0.02 })
+  for i = 1, c.n_layers do
+    self.layers:append(Block(c, self.mesh, c.windows[i]):shard(self.mesh))
+  end
+  self.norm = nn.RMSNorm(c.dim, { eps = c.eps }):shard(self.mesh)
+  self.head = c.tied and self.embed
+    or nn.Linear(c.dim, c.vocab, { std = 0.02 }):shard(self.mesh)
 end
 
 -- How long the text is of which this rank has these positions; only dynamic frequencies ask.

@@ -75,7 +75,15 @@ end
 local function fill(item, weights, dtype, device)
   local parameter = item.parameter
   local new = core.empty(parameter.shape, { dtype = dtype, device = device })
-  if device ~= 'meta' then weights:read(item.name, new, item.part) end
+  local part = item.part
+  if device ~= 'meta' and part and part.flat then
+    local all = core.empty(part.flat, { dtype = dtype, device = device })
+    weights:read(item.name, all, part.inner)
+    new:copy_(weight_parts.slice(part, all))
+    all:free()
+  elseif device ~= 'meta' then
+    weights:read(item.name, new, part)
+  end
   core.swap(parameter, new:requires_grad_())
   new:free()
 end

@@ -59,8 +59,12 @@ local function tensors_of(shard, dtype, first)
   local list = {}
   for i, entry in ipairs(shard.items) do
     local item = entry.item
-    local mine = entry.adapted and adapter.merged(entry.adapted) or item.tensor
-    local tensor = whole.gather { tensor = mine, part = item.part }
+    local mine, part = item.tensor, item.part
+    if entry.adapted then -- of what the layer computes with
+      mine = adapter.merged(entry.adapted)
+      if part and part.flat then part = part.inner end
+    end
+    local tensor = whole.gather { tensor = mine, part = part }
     if first then list[i] = tensor:detach():to { dtype = dtype, device = 'cpu' } end
   end
   return list

@@ -1,6 +1,7 @@
 -- init.lua - ul.nn: modules and what they are made with.
 local module = require 'ulysses.nn.module'
 require 'ulysses.nn.state'
+require 'ulysses.nn.sharded'
 local norm = require 'ulysses.nn.norm'
 local parallel = require 'ulysses.nn.parallel'
 

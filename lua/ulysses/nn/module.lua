@@ -13,6 +13,10 @@ local tree = require 'ulysses.nn.tree'
 -- or would be if they were not frozen.
 local FIELDS, NAMES, KNOWN, PARAMETERS = {}, {}, {}, {}
 
+-- Of parameters that are sharded (nn/sharded.lua) the fields are slices: what a module gets to
+-- compute with is USES[field](slice).
+local USES = {}
+
 local Module = {}
 Module.__index = Module
 
@@ -76,6 +80,8 @@ local function class(name, parent)
     __index = function(instance, field)
       local value = rawget(instance, FIELDS)[field]
       if value == nil then return new[field] end
+      local uses = rawget(instance, USES)
+      if uses and uses[field] then return uses[field](value) end
       return value
     end,
     __names = function(instance)
@@ -216,6 +222,18 @@ function Module:eval() return self:train(false) end
 
 Module.training = true
 
+-- Makes a field of `module` the slice that a rank keeps of its parameter.
+local function set_slice(module, field, slice, use)
+  if not rawget(module, USES) then rawset(module, USES, {}) end
+  rawget(module, USES)[field] = use
+  rawget(module, FIELDS)[field] = slice
+end
+
+local function is_sliced(module, field)
+  local uses = rawget(module, USES)
+  return uses ~= nil and uses[field] ~= nil
+end
+
 local floats = { f32 = true, bf16 = true, f64 = true }
 
 -- What was there before is free at once, but for what views and the tape still need of it.
@@ -262,7 +280,7 @@ local function draw(owner, field, parameter)
   local whole = ul.zeros(weight_parts.shape(part, parameter),
                          { dtype = parameter:dtype(), device = parameter:device() })
   owner:init_parameter(field, whole)
-  parameter:copy_(weight_parts.cut(part, whole))
+  ul.scope(function() parameter:copy_(weight_parts.cut(part, whole)) end) -- views are freed too
   whole:free()
 end
 
@@ -286,7 +304,7 @@ end
 function Module:reset_parameters()
   ul.no_grad(function()
     for _, name in ipairs(rawget(self, NAMES)) do
-      if rawget(self, PARAMETERS)[name] then draw(self, name, self[name]) end
+      if rawget(self, PARAMETERS)[name] then draw(self, name, rawget(self, FIELDS)[name]) end
     end
   end)
 end
@@ -310,4 +328,5 @@ local function parameter(first, ...)
   return values:requires_grad_()
 end
 
-return { class = class, parameter = parameter, is_module = is_module, methods = Module }
+return { class = class, parameter = parameter, is_module = is_module, methods = Module,
+         set_slice = set_slice, is_sliced = is_sliced }

@@ -14,6 +14,7 @@ local module = require 'ulysses.nn.module'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
+local weight_parts = require 'ulysses.nn.weight_parts'
 
 -- ---- who has what ----
 
@@ -105,7 +106,7 @@ end
 
 -- What the printed tree says of the part.
 local function part_text(self)
-  local part = self.parallel and self.parallel.weight
+  local part = weight_parts.in_use(self, 'weight')
   return part and (', %d of them here'):format(part.sizes[part.group.rank + 1]) or ''
 end
 
@@ -206,7 +207,7 @@ function ColumnLinear:forward(x) return (columns(x, self)) end
 
 function ColumnLinear:describe()
   local rows, inputs = self.weight:size()
-  local part = self.parallel and self.parallel.weight
+  local part = weight_parts.in_use(self, 'weight')
   return (' %d -> %d%s'):format(inputs, part and total(part.sizes) or rows, part_text(self))
 end
 
@@ -251,7 +252,7 @@ end
 
 function RowLinear:describe()
   local outputs, mine = self.weight:size()
-  local part = self.parallel and self.parallel.weight
+  local part = weight_parts.in_use(self, 'weight')
   return (' %d%s -> %d'):format(part and total(part.sizes) or mine, part_text(self), outputs)
 end
 

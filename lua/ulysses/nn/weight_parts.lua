@@ -11,6 +11,9 @@ local raise = require 'ulysses.raise'
 ---@field dim integer along which the whole is cut
 ---@field group Group the ranks that hold one part each
 ---@field sizes integer[] of the parts along dim
+---@field flat integer[]|nil where it is a slice of the elements: the shape of what is sliced
+---@field inner Part|nil what part of the whole that is itself, where it is not the whole
+---@field world Group|nil beside `flat`: all ranks that have slices or parts of the whole
 
 local weight_parts = {}
 
@@ -27,6 +30,16 @@ function weight_parts.of(owner, field)
   return part
 end
 
+--- The same of what a module computes with: slices are put together for that.
+---@param owner table
+---@param field string
+---@return Part|nil
+function weight_parts.in_use(owner, field)
+  local part = weight_parts.of(owner, field)
+  if part and part.flat then return part.inner end
+  return part
+end
+
 -- Where this rank's part stands in the whole, from 1, and its size.
 local function place(part)
   local first = 1
@@ -39,6 +52,9 @@ end
 ---@param mine Tensor this rank's part
 ---@return integer[]
 function weight_parts.shape(part, mine)
+  if part and part.flat then
+    return weight_parts.shape(part.inner, { shape = part.flat })
+  end
   local shape = { unpack(mine.shape) }
   if part then
     shape[part.dim] = 0
@@ -57,12 +73,19 @@ function weight_parts.numel(part, mine)
   return n
 end
 
+--- This rank's slice of what it computes with.
+---@param part Part that says `flat`
+---@param used Tensor
+---@return Tensor
+function weight_parts.slice(part, used) return used:reshape(-1):narrow(1, place(part)) end
+
 --- This rank's part of a whole tensor, as a view.
 ---@param part Part|nil
 ---@param whole Tensor
 ---@return Tensor
 function weight_parts.cut(part, whole)
   if not part then return whole end
+  if part.flat then return weight_parts.slice(part, weight_parts.cut(part.inner, whole)) end
   return whole:narrow(part.dim, place(part))
 end
 
@@ -72,7 +95,9 @@ end
 ---@return Tensor
 function weight_parts.gather(part, mine)
   if not part then return mine end
-  return ul.no_grad(part.group.all_gather, part.group, mine, { dim = part.dim })
+  local all = ul.no_grad(part.group.all_gather, part.group, mine:detach(), { dim = part.dim })
+  if not part.flat then return all end
+  return weight_parts.gather(part.inner, all:view(part.flat))
 end
 
 return weight_parts

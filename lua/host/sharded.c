@@ -1,0 +1,41 @@
+/* sharded.c - core.sharded: weights of which each rank keeps a slice. */
+#include "host.h"
+
+/* whole(group, mine, shape, unit) -> a weight without values, until an op needs them */
+static int whole(lua_State *L)
+{
+    host_arguments(L, "sharded", 4);
+    int64_t shape[UL_MAX_DIMS], unit = host_integer(L, 4, "sharded", "unit");
+    int ndim = host_shape(L, 3, 3, "sharded", shape);
+    ul_tensor *mine = host_tensor(L, 2, "sharded");
+    host_box *box = host_new(L);
+    host_check(L, ul_sharded(&box->t, mine, host_to_group(L), ndim, shape, unit));
+    return 1;
+}
+
+/* use(whole, mine) -> the same for ops, whose gradient goes to mine */
+static int use(lua_State *L)
+{
+    host_arguments(L, "sharded", 2);
+    host_box *box = host_new(L);
+    host_check(
+        L, ul_whole_weight(&box->t, host_tensor(L, 1, "sharded"), host_tensor(L, 2, "sharded")));
+    return 1;
+}
+
+/* release(): gives back the memory of what is gathered */
+static int release(lua_State *L)
+{
+    host_arguments(L, "release", 0);
+    ul_sharded_release();
+    return 0;
+}
+
+void host_open_sharded(lua_State *L, int core)
+{
+    static const luaL_Reg functions[] = {
+        {"whole", whole}, {"use", use}, {"release", release}, {NULL, NULL}};
+    lua_newtable(L);
+    luaL_register(L, NULL, functions);
+    lua_setfield(L, core, "sharded");
+}
