@@ -100,7 +100,7 @@ int ul__device_split(ul_group *part, ul_group *g, const int *colors, int key);
 /* Whether NCCL has failed since it was asked to do something, and how; from any thread. */
 int ul__nccl_failed(char *text, int size);
 /* Closes what is open, after all that was asked for. */
-void ul__nccl_end(void);
+void ul__nccl_end(const ul_group *world);
 /* From device to device, in the order of the compute stream. (staged.c) */
 int ul__copy_on_cuda(void *to, const void *from, int64_t bytes);
 

@@ -76,7 +76,7 @@ static int check(void *handle, const char *what, int rc)
 {
     if (rc == UL_NCCL_SUCCESS) return UL_OK;
     ul__nccl_leave_to_watch();
-    const char *more = handle ? nccl->last_error(handle) : NULL;
+    const char *more = nccl->last_error(handle); /* NULL will do */
     return ul__fail(UL_ECOMM, "group: NCCL could not %s: %s%s%s", what, nccl->error_string(rc),
                     more && *more ? ": " : "", more ? more : "");
 }
@@ -85,7 +85,7 @@ int ul__nccl_settle(void *handle, const char *what, int rc)
 {
     const struct timespec nap = {0, 20000};
     for (int asked = 0; rc == UL_NCCL_IN_PROGRESS; asked++) {
-        int failed = nccl->async_error(handle, &rc);
+        int failed = ul__nccl_ask(handle, &rc);
         if (failed) rc = failed;
         if (rc == UL_NCCL_IN_PROGRESS && asked > 100) nanosleep(&nap, NULL);
     }

@@ -19,7 +19,7 @@ typedef struct ul_nccl_config {
     int split_share;
 } ul_nccl_config;
 
-enum { UL_NCCL_SUCCESS = 0, UL_NCCL_IN_PROGRESS = 7 };
+enum { UL_NCCL_SUCCESS = 0, UL_NCCL_INTERNAL = 3, UL_NCCL_IN_PROGRESS = 7 };
 
 /* A communicator is a void *, so is a stream. */
 typedef struct ul_nccl {
@@ -58,6 +58,10 @@ int ul__nccl_settle(void *handle, const char *what, int rc);
 extern const ul_comm ul__nccl, ul__nccl_host;
 
 /* ---- nccl_world.c ---- */
+
+/* How far the call at hand on a communicator is; returns NCCL's code. Nobody gives it up meanwhile,
+ * and nothing is asked of one that was given up. */
+int ul__nccl_ask(void *handle, int *state);
 
 /* Where a call has failed because another thread has given up all of them: that one says why, and
  * ends the process. */

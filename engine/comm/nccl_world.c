@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../events.h"
 #include "nccl.h"
 
 static ul_nccl *const nccl = &ul__nccl_calls;
@@ -56,8 +57,11 @@ static int init(void **handle, const ul_nccl_id *id, int rank, int size)
     ul_nccl_config settings = config();
     *handle = NULL;
     int rc = nccl->init(handle, size, *id, rank, &settings);
-    UL_TRY(ul__nccl_settle(*handle, "start", rc));
-    return keep(*handle);
+    rc = ul__nccl_settle(*handle, "start", rc);
+    if (rc == UL_OK) rc = keep(*handle);
+    if (rc < 0 && *handle) nccl->abort(*handle);
+    if (rc < 0) *handle = NULL;
+    return rc;
 }
 
 int ul__nccl_failed(char *text, int size)
@@ -89,6 +93,15 @@ static void *abort_all(void *done)
     return NULL;
 }
 
+int ul__nccl_ask(void *handle, int *state)
+{
+    pthread_mutex_lock(&all.lock);
+    int gone = __atomic_load_n(&given_up, __ATOMIC_ACQUIRE);
+    int rc = gone ? UL_NCCL_INTERNAL : nccl->async_error(handle, state);
+    pthread_mutex_unlock(&all.lock);
+    return rc;
+}
+
 void ul__nccl_leave_to_watch(void)
 {
     const struct timespec nap = {3, 0};
@@ -108,21 +121,26 @@ void ul_group_give_up(void)
         nanosleep(&nap, NULL);
 }
 
-/* Parts before what they are parts of. */
-void ul__nccl_end(void)
+/* Parts before what they are parts of. Each waits for the other ranks. */
+void ul__nccl_end(const ul_group *world)
 {
     pthread_mutex_lock(&all.lock);
     all.over = 1;
     communicator *c = all.first;
     all.first = NULL;
     pthread_mutex_unlock(&all.lock);
+    if (!c) return;
+    ul__watch_begin(world, UL_COMM_END, "of NCCL");
     while (c) {
         communicator *next = c->next;
         if (ul__nccl_settle(c->handle, "end", nccl->finalize(c->handle)) == UL_OK)
             nccl->destroy(c->handle);
+        else
+            nccl->abort(c->handle);
         free(c);
         c = next;
     }
+    ul__watch_end();
 }
 
 /* ---- groups that have another transport too ---- */
@@ -188,12 +206,14 @@ static int settle_for(ul_group *g, const char *obstacle)
 
 static int connect(ul_group *g)
 {
-    ul_nccl_id id = {{0}};
-    int rc = UL_NCCL_SUCCESS;
-    if (g->rank == 0) rc = nccl->get_id(&id);
-    UL_TRY(g->comm->broadcast(g, &id, sizeof id, 0));
-    UL_TRY(ul__nccl_settle(NULL, "make an id", rc));
-    UL_TRY(init(&g->device_handle, &id, g->rank, g->size));
+    struct {
+        ul_nccl_id id;
+        int rc; /* the others need not wait for what rank 0 cannot begin */
+    } first = {{{0}}, UL_NCCL_SUCCESS};
+    if (g->rank == 0) first.rc = nccl->get_id(&first.id);
+    UL_TRY(g->comm->broadcast(g, &first, sizeof first, 0));
+    UL_TRY(ul__nccl_settle(NULL, "make an id", first.rc));
+    UL_TRY(init(&g->device_handle, &first.id, g->rank, g->size));
     g->device_comm = &ul__nccl;
     return UL_OK;
 }
@@ -240,6 +260,18 @@ const ul_comm *ul__comm_of(const ul_group *g, ul_device device)
 
 /* ---- parts ---- */
 
+/* NCCL wants no call on what is split to be under way. */
+static int wait_for_exchanges(void)
+{
+    const ul_backend *cuda = ul__cuda();
+    void *event;
+    UL_TRY(ul__event_take(&event, cuda));
+    int rc = cuda->event_record(event, cuda->exchange_stream());
+    if (rc == UL_OK) rc = cuda->event_finish(event);
+    ul__event_give_back(event);
+    return rc;
+}
+
 int ul__nccl_split(void **handle, const ul_group *g, const int *colors, int key)
 {
     int mine = colors[g->rank], size = 0;
@@ -247,6 +279,7 @@ int ul__nccl_split(void **handle, const ul_group *g, const int *colors, int key)
     ul_nccl_config settings = config();
     *handle = NULL;
     if (size == 1) mine = -1;
+    UL_TRY(wait_for_exchanges());
     int rc = nccl->split(g->device_handle, mine, key, handle, &settings);
     UL_TRY(ul__nccl_settle(g->device_handle, "split", rc));
     if (!*handle) return UL_OK;

@@ -126,6 +126,6 @@ void ul_group_end(int status)
     if (status)
         ul_group_give_up();
     else
-        ul__nccl_end();
+        ul__nccl_end(g);
     g->comm->end(status);
 }

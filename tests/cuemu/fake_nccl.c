@@ -7,6 +7,8 @@
  *
  *   FAKE_NCCL_VERSION=22703   what it says it is
  *   FAKE_NCCL_FAIL=1,5        an error on rank 1 at its 5th call
+ *   FAKE_NCCL_STUCK=1,5       rank 1's 5th call is in progress for ever
+ *   FAKE_NCCL_ID=none         no rank can make an id
  *   FAKE_NCCL_LOG=file        a line for each call of rank 0
  */
 #define _GNU_SOURCE
@@ -49,6 +51,7 @@ typedef struct comm {
     uint64_t context, splits;
     volatile int failed, aborted;
     int pending; /* the first question is answered by "in progress" */
+    int stuck;   /* all are */
     char error[256];
 } comm;
 
@@ -113,7 +116,6 @@ static int is_behind(const transfer *list, int i)
 
 static int hang(comm *c)
 {
-    if (getenv("FAKE_NCCL_TALKS")) fprintf(stderr, "fake NCCL: %s\n", c->error);
     while (!c->aborted) usleep(1000);
     return INTERNAL;
 }
@@ -227,39 +229,39 @@ static int run_list(call *calls, int n_all)
     return n_all && !calls[0].c->blocking ? IN_PROGRESS : rc;
 }
 
-/* Streams that run later are the emulator's (streams.cc): work is theirs then. */
-static void *in_emulator(const char *name)
-{
-    void *backend = dlopen(getenv("UL_CUDA_BACKEND"), RTLD_NOW | RTLD_NOLOAD);
-    return backend ? dlsym(backend, name) : NULL;
-}
-
 typedef struct work {
     int n;
     call calls[];
 } work;
 
+static int outstanding; /* pieces of work that streams have not done */
+
 static void run_work(void *argument)
 {
     work *w = argument;
     run_list(w->calls, w->n);
+    __atomic_sub_fetch(&outstanding, 1, __ATOMIC_RELEASE);
     free(w);
 }
 
 static void *last_stream;
 
+/* Streams that run later are the emulator's (streams.cc): work is theirs then. */
 static int run(void)
 {
+    void *backend = dlopen(getenv("UL_CUDA_BACKEND"), RTLD_NOW | RTLD_NOLOAD);
     int (*enqueue)(void *, void (*)(void *), void *), n = n_calls;
     n_calls = 0;
-    *(void **)&enqueue = in_emulator("cuemu_enqueue");
+    *(void **)&enqueue = backend ? dlsym(backend, "cuemu_enqueue") : NULL;
     if (!n || !enqueue) return run_list(calls, n);
     work *w = malloc(sizeof *w + (size_t)n * sizeof *calls);
     w->n = n;
     memcpy(w->calls, calls, (size_t)n * sizeof *calls);
     int is_blocking = calls[0].c->blocking;
     for (int i = 0; i < n; i++) calls[i].c->pending = 1;
+    __atomic_add_fetch(&outstanding, 1, __ATOMIC_RELAXED);
     if (enqueue(last_stream, run_work, w)) return is_blocking ? SUCCESS : IN_PROGRESS;
+    __atomic_sub_fetch(&outstanding, 1, __ATOMIC_RELAXED);
     free(w);
     return run_list(calls, n);
 }
@@ -274,10 +276,15 @@ static void note(const call *k)
     fclose(file);
 }
 
-static int enter(call k, void *stream)
+static int is_due(const char *name, const comm *c)
 {
     int rank, at;
-    const char *fault = getenv("FAKE_NCCL_FAIL");
+    const char *given = getenv(name);
+    return given && sscanf(given, "%d,%d", &rank, &at) == 2 && rank == c->rank && ever >= at;
+}
+
+static int enter(call k, void *stream)
+{
     if (k.c->aborted) {
         fprintf(stderr, "fake NCCL: %s after ncclCommAbort\n", kinds[k.kind]);
         return USAGE;
@@ -286,7 +293,8 @@ static int enter(call k, void *stream)
     note(&k);
     last_stream = stream;
     ever++;
-    if (fault && sscanf(fault, "%d,%d", &rank, &at) == 2 && rank == k.c->rank && ever >= at) {
+    if (is_due("FAKE_NCCL_STUCK", k.c)) k.c->stuck = 1;
+    if (is_due("FAKE_NCCL_FAIL", k.c)) {
         fail(k.c, SYSTEM, "the network is down, as a test asked for");
         return hang(k.c);
     }
@@ -327,10 +335,8 @@ EXPORT int ncclAllGather(const void *in, void *out, size_t n, int dtype, comm *c
 EXPORT int ncclAlltoAll(const void *in, void *out, size_t n, int dtype, comm *c, void *stream)
 {
     size_t bytes = (size_t)c->size * n * size_of(dtype);
-    if ((const char *)in < (char *)out + bytes && (char *)out < (const char *)in + bytes) {
-        fprintf(stderr, "fake NCCL: ncclAlltoAll in place\n");
-        return USAGE;
-    }
+    if ((const char *)in < (char *)out + bytes && (char *)out < (const char *)in + bytes)
+        return fail(c, USAGE, "ncclAlltoAll in place");
     return enter((call){c, ALL_TO_ALL, dtype, 0, 0, in, out, NULL, n}, stream);
 }
 EXPORT int ncclBroadcast(const void *in, void *out, size_t n, int dtype, int root, comm *c,
@@ -357,6 +363,7 @@ EXPORT int ncclGetVersion(int *version)
 
 EXPORT int ncclGetUniqueId(id *made)
 {
+    if (getenv("FAKE_NCCL_ID")) return SYSTEM;
     struct timespec now;
     const char *place = getenv("NCCL_COMM_ID");
     clock_gettime(CLOCK_REALTIME, &now);
@@ -443,10 +450,9 @@ EXPORT int ncclCommSplit(comm *c, int color, int key, comm **made, const config 
 {
     int32_t mine[2] = {color, key}, all[2 * MOST_RANKS];
     call k = {c, ALL_GATHER, 2, 0, 0, (const char *)mine, (char *)all, NULL, 2};
-    void (*wait)(void *);
-    *(void **)&wait = in_emulator("cuemu_wait");
     *made = NULL;
-    if (wait && last_stream) wait(last_stream);
+    if (__atomic_load_n(&outstanding, __ATOMIC_ACQUIRE))
+        return fail(c, USAGE, "ncclCommSplit while calls are under way");
     int rc = run_list(&k, 1);
     if (rc != SUCCESS && rc != IN_PROGRESS) return rc;
     c->splits++;
@@ -474,7 +480,11 @@ EXPORT int ncclCommAbort(comm *c) { return c->aborted = 1, SUCCESS; }
 
 EXPORT int ncclCommGetAsyncError(comm *c, int *error)
 {
-    *error = c->failed ? c->failed : c->pending ? IN_PROGRESS : SUCCESS;
+    if (c->aborted) {
+        fprintf(stderr, "fake NCCL: ncclCommGetAsyncError after ncclCommAbort\n");
+        abort();
+    }
+    *error = c->failed ? c->failed : c->pending || c->stuck ? IN_PROGRESS : SUCCESS;
     c->pending = 0;
     return SUCCESS;
 }

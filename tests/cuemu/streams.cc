@@ -266,8 +266,3 @@ cuemu_enqueue(void *stream, void (*run)(void *), void *argument)
     cuemu::enqueue((cudaStream_t)stream, [=] { run(argument); }, 0);
     return 1;
 }
-
-extern "C" __attribute__((visibility("default"))) void cuemu_wait(void *stream)
-{
-    cuemu::wait_for((cudaStream_t)stream);
-}

@@ -114,6 +114,19 @@ local list = {
     'rank 1 of 2: NCCL has failed in all_reduce #', '(f32 [1000] on cuda) of group world',
     'system error: the network is down, as a test asked for',
     script = TOGETHER .. 'for _ = 1, 10 do g:all_reduce_(x) end' },
+  { name = 'a call that is in progress for ever', apart = 2, 'rank 0: 75', 'rank 1: 75',
+    environment = 'FAKE_NCCL_STUCK=1,5 UL_COMM_TIMEOUT=1', 'rank 1 of 2 has waited 1.',
+    script = TOGETHER .. 'for _ = 1, 10 do g:all_reduce_(x) end' },
+  { name = 'no id of NCCL', ranks = 2, environment = 'FAKE_NCCL_ID=none',
+    'group: NCCL could not make an id: system error',
+    script = TOGETHER .. 'g:all_reduce_(x)' },
+  { name = 'a split behind exchanges that are late', ranks = 2, 'it went on',
+    environment = 'CUEMU_STREAMS=compute', script = TOGETHER .. [[
+      g:all_reduce_(x)
+      local y = g:shard_heads(ul.ones { 1, 2, 2, 2 }, { lengths = { 2, 2 }, later = true })
+      local part = g:split(0)
+      assert(part.size == 2 and part:all_reduce(g:arrive(y)):sum():item() == 16)
+      error 'it went on']] },
   { name = 'a rank calls another collective by NCCL', ranks = 2, status = 75,
     environment = 'UL_COMM_TIMEOUT=2', 'NCCL has failed in',
     'which sends broadcast of 4000', script = TOGETHER .. [[
