@@ -18,6 +18,7 @@ local recipe = ul.recipe 'generate' {
   chat = false,                    -- whether a prompt is what a user says, and an answer is wanted
   system = ul.none 'string',       -- what the conversation begins with
   family = ul.none 'string',       -- of conversations, where the tokenizer does not tell it
+  thinking = ul.none 'boolean',    -- false: Qwen3 answers at once
   n = 200,                         -- tokens at most
   temperature = ul.none 'number',  -- 0 takes the likeliest; without: as the model says, or 0.8
   top_k = ul.none 'integer',       -- the next token is one of the so many likeliest
@@ -118,9 +119,9 @@ local function check(cfg)
   for _, text in ipairs(cfg.stop) do
     if text == '' then refuse 'generate: stop has an empty text in it' end
   end
-  for _, name in ipairs { 'system', 'family' } do
-    if cfg[name] and not cfg.chat then
-      refuse("generate: %s='%s' says nothing without chat=true", name, cfg[name])
+  for _, name in ipairs { 'system', 'family', 'thinking' } do
+    if cfg[name] ~= nil and not cfg.chat then
+      refuse("generate: %s='%s' says nothing without chat=true", name, tostring(cfg[name]))
     end
   end
   if cfg.out and cfg.out == cfg.prompts then
@@ -138,7 +139,8 @@ function recipe.run(cfg)
   })
   local how = { tokenizer = cfg.tokenizer, n = cfg.n, temperature = cfg.temperature,
                 top_k = cfg.top_k, top_p = cfg.top_p, min_p = cfg.min_p, stop = cfg.stop,
-                seed = cfg.seed, context = cfg.context, family = cfg.family }
+                seed = cfg.seed, context = cfg.context, family = cfg.family,
+                thinking = cfg.thinking }
   if cfg.prompts or cfg.out then return answer_all(cfg, lines, model, how) end
   return answer(cfg, model, how)
 end

@@ -1,7 +1,9 @@
--- chat.lua - ul.chat: conversations to ids, as Llama 3 and Mistral have learned them.
+-- chat.lua - ul.chat: conversations to ids, as Llama 3, Mistral and Qwen have learned them.
 --
 -- Put together from ids: what stands between messages is never made of text, so that no message can
 -- say it.
+local chatml = require 'ulysses.chatml'
+local json = require 'ulysses.json'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
@@ -178,10 +180,18 @@ local function mistral_v3(out, messages, how)
 end
 families.mistral_v3, families.mistral_v3_tekken = mistral_v3, mistral_v3
 
+for _, family in ipairs { 'chatml', 'qwen2', 'qwen2.5', 'qwen3' } do
+  families[family] = chatml.write
+end
+
 -- What a family's tokens look like; others would come out as something that no model has learned.
+local byte_level = { llama3 = true, qwen2 = true, gpt2 = true, tekken = true }
 local splits = { llama3 = { llama3 = true }, mistral_v1 = { sentencepiece = true },
-                 mistral_v3 = { sentencepiece = true }, mistral_v3_tekken = { tekken = true } }
-local names = { 'llama3', 'mistral_v1', 'mistral_v3', 'mistral_v3_tekken' }
+                 mistral_v3 = { sentencepiece = true }, mistral_v3_tekken = { tekken = true },
+                 chatml = byte_level, qwen2 = byte_level, ['qwen2.5'] = byte_level,
+                 qwen3 = byte_level }
+local names = { 'llama3', 'mistral_v1', 'mistral_v3', 'mistral_v3_tekken', 'chatml', 'qwen2',
+                'qwen2.5', 'qwen3' }
 local all_names = "'" .. table.concat(names, "', '") .. "'"
 
 -- ---- which family ----
@@ -191,10 +201,14 @@ local function check_tokenizer(caller, tok)
   raise('%s: expected a tokenizer, as ul.tokenizer.load gives one, got a %s', caller, type(tok))
 end
 
+local told = setmetatable({}, { __mode = 'k' }) -- by tokenizer: what lies beside it is read once
+
 --- The format that a tokenizer was made for, or nil where its tokens do not tell: those of Mistral
---- v0.1 and v0.2 ('mistral_v1') are no others than those of Llama 2.
+--- v0.1 and v0.2 ('mistral_v1') are no others than those of Llama 2. Where they are those of
+--- ChatML, the chat template that lies beside tells it; then what conversations begin with that
+--- have no system's message is the second result, if that is not the format's own.
 ---@param tok Tokenizer
----@return string?
+---@return string? family, string? system
 function chat.family(tok)
   check_tokenizer('chat.family', tok)
   local function has(name)
@@ -202,6 +216,10 @@ function chat.family(tok)
     return id ~= nil and select(2, tok:token(id)) == true
   end
   if has '<|start_header_id|>' and has '<|eot_id|>' then return 'llama3' end
+  if has '<|im_start|>' and has '<|im_end|>' then
+    told[tok] = told[tok] or { chatml.told(tok.path) }
+    return told[tok][1], told[tok][2]
+  end
   -- Later formats of Mistral have a special token for the system's message.
   if not (has '[INST]' and has '[/INST]') or has '[SYSTEM_PROMPT]' then return nil end
   if tok.split == 'sentencepiece' then return 'mistral_v3' end
@@ -209,8 +227,9 @@ function chat.family(tok)
 end
 
 local function family_of(tok, family)
+  local system
   if family == nil then
-    family = chat.family(tok)
+    family, system = chat.family(tok)
     if not family then
       refuse('chat: the tokens of %s do not tell which format they are for; name it: %s', tok.path,
              all_names)
@@ -223,7 +242,7 @@ local function family_of(tok, family)
     refuse("chat: the format %s is not for a tokenizer like %s, which splits text as '%s'", family,
            tok.path, tok.split)
   end
-  return family
+  return family, system
 end
 
 -- ---- messages ----
@@ -240,10 +259,16 @@ local function check(messages, family)
     end
     local role = message.role
     local known = family == 'llama3' and llama3_roles[role]
+      or chatml.has(family) and chatml.knows(family, role)
       or role == 'system' or role == 'user' or role == 'assistant'
     if not known then
       refuse("chat: message %d has the role '%s', which the format %s does not have", i, role,
              family)
+    end
+    chatml.check(message, i, family)
+    local calls = message.tool_calls
+    if type(calls) == 'table' and calls ~= json.null and next(calls) ~= nil then
+      refuse('chat: message %d has tool_calls, which are not written', i)
     end
   end
 end
@@ -264,31 +289,39 @@ end
 --- The ids of a conversation, BOS included, and for each whether it is one to learn from (1) or
 --- not (0): the assistant's words and the token that ends them are. Messages are { role =, content
 --- = }; what a message says is text, whatever special token it is written like. Families: 'llama3';
---- 'mistral_v1' (v0.1, v0.2), 'mistral_v3' (v0.3), 'mistral_v3_tekken' (Nemo); nil: that of the
---- tokenizer, where its tokens tell it. Roles and orders that a family does not have are refused.
+--- 'mistral_v1' (v0.1, v0.2), 'mistral_v3' (v0.3), 'mistral_v3_tekken' (Nemo); 'chatml', 'qwen2',
+--- 'qwen2.5', 'qwen3'; nil: that of the tokenizer, where its tokens or its template tell it. Roles
+--- and orders that a family does not have are refused.
 ---
 ---   local ids, mask = ul.chat.encode(tok, nil, { { role = 'user', content = 'Hello' } })
 ---
 --- `loss = 'last'` learns from the last answer alone. `reply` ends with what stands before an
 --- answer, for generation. `date` ('26 Jul 2024') adds the dated lines that Llama 3.1 and later
 --- have before the system's message. There `continues = true` in a message ends it with
---- `<|eom_id|>`.
+--- `<|eom_id|>`. In 'qwen3' an answer that is not followed by a question has its thoughts
+--- (`reasoning_content` of a message, or `<think>` in its text) before it, and learns them too;
+--- `thinking = false` gives it empty ones to begin with.
 ---@param tok Tokenizer
 ---@param family string?
----@param messages { role: string, content: string, continues: boolean? }[]
----@param given { loss: 'all'|'last'|nil, reply: boolean?, date: string? }?
+---@param messages { role: string, content: string, continues: boolean?,
+---  reasoning_content: string? }[]
+---@param given { loss: 'all'|'last'|nil, reply: boolean?, date: string?,
+---  thinking: boolean? }?
 ---@return integer[] ids, integer[] mask
 function chat.encode(tok, family, messages, given)
   local how = options.read('chat.encode', given, { loss = 'all', reply = false,
-                                                   date = options.none })
+                                                   date = options.none,
+                                                   thinking = options.none })
   check_tokenizer('chat.encode', tok)
   if how.loss ~= 'all' and how.loss ~= 'last' then
     raise("chat.encode: loss must be 'all' or 'last', got '%s'", how.loss)
   end
-  family = family_of(tok, family)
+  family, how.system = family_of(tok, family)
   check(messages, family)
   if how.date and family ~= 'llama3' then
     raise('chat.encode: only the format llama3 has a date, not %s', family)
+  elseif how.thinking ~= nil and family ~= 'qwen3' then
+    raise('chat.encode: thinking is for the format qwen3, not for %s', family)
   end
   how.learned = learned(messages, how.loss)
   local out = setmetatable({ ids = {}, mask = {}, tok = tok, family = family }, Ids)

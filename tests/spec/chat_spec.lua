@@ -1,4 +1,5 @@
 -- chat_spec.lua - ul.chat: each format by its ids, what is learned, what is refused.
+local core = require 'ulysses.core'
 local own = require 'tests.own_folder' ()
 local small = require 'tests.small_tokenizers'
 local ul = require 'ulysses'
@@ -141,6 +142,107 @@ describe('chat', function()
 
   it('refuses a tokenizer of a later format', function()
     assert.is_nil(ul.chat.family(load('tekken', { '[INST]', '[/INST]', '[SYSTEM_PROMPT]' })))
+  end)
+end)
+
+describe('chat as ChatML and Qwen', function()
+  local added = { '<|im_start|>', '<|im_end|>', '<tool_response>', '</tool_response>', '<think>',
+                  '</think>', '\n\n' }
+
+  -- The small tokenizer of the golden rows, in a folder with a template.
+  local function qwen(template, name)
+    local variant, place = small.variant 'qwen2', ('%s/%s'):format(own.path, name or 'qwen')
+    local list = small.with_specials(variant, added)
+    for i = #list - 4, #list do list[i].special = false end
+    assert(core.folder_make(place))
+    local path = own.write((name or 'qwen') .. '/tokenizer.json',
+                           small.made(variant, { added_tokens = list }))
+    if template then
+      own.write((name or 'qwen') .. '/tokenizer_config.json',
+                ul.json.encode { chat_template = template })
+    end
+    return ul.tokenizer.load(path, { cache = false })
+  end
+
+  it('gives the golden ids', function()
+    local tok, n = qwen(), 0
+    for line in io.lines 'tests/golden/chatml.jsonl' do
+      local row = ul.json.decode(line)
+      local ids = ul.chat.encode(tok, row.family, row.messages,
+                                 { reply = row.reply, thinking = row.thinking })
+      assert.same({ row.family, tok:decode(row.ids, { specials = true }) },
+                  { row.family, tok:decode(ids, { specials = true }) })
+      assert.same(row.ids, ids)
+      n = n + 1
+    end
+    assert.equal(12 + 12 + 16 + 39, n)
+  end)
+
+  it('learns what an answer says, and what it thinks', function()
+    local tok = qwen()
+    local function mine(family, answer, given)
+      return (select(2, written(tok, ul.chat.encode(tok, family, { user 'a', assistant(answer) },
+                                                    given))))
+    end
+    assert.equal('fox<|im_end|>', mine('qwen2.5', 'fox'))
+    assert.equal('<think>\n\n</think>\n\nfox<|im_end|>', mine('qwen3', 'fox'))
+    assert.equal('fox<|im_end|>', mine('qwen3', 'fox', { thinking = false }))
+    assert.equal('<think>\nso\n</think>\n\nfox<|im_end|>',
+                 mine('qwen3', '<think>so</think>fox', { thinking = false }))
+    -- the first token is of the line break before the answer and of its own
+    assert.equal('\n\n\nfox<|im_end|>', mine('chatml', '\n\nfox'))
+  end)
+
+  it('knows the format by the template', function()
+    local function told(template, name) return { ul.chat.family(qwen(template, name)) } end
+    local head = "'<|im_start|>system\n%s<|im_end|>\n'"
+    assert.same({ 'chatml' }, told(nil, 'none'))
+    assert.same({ 'chatml' }, told("'<|im_start|>' + message.role", 'plain'))
+    assert.same({ 'qwen2' }, told(head:format 'You are a helpful assistant.', 'q2'))
+    local alibaba = 'You are Qwen, created by Alibaba Cloud. You are a helpful assistant.'
+    assert.same({ 'qwen2.5' }, told(head:format(alibaba):gsub('\n', '\\n'), 'q25'))
+    assert.same({ 'qwen3' }, told("last_query_index '<|im_start|>' '</think>'", 'q3'))
+    assert.same({}, told("last_query_index '<|im_start|>assistant\\n<think>\\n' '</think>'", 'q3t'))
+    assert.same({}, told("'<|im_start|>' message.content | trim", 'trims'))
+    assert.same({}, told("'[INST]'", 'other'))
+    local tok = qwen(head:format 'You are S.', 'own')
+    assert.same({ 'chatml', 'You are S.' }, { ul.chat.family(tok) })
+    assert.equal('<|im_start|>system\nYou are S.<|im_end|>\n<|im_start|>user\na<|im_end|>\n',
+                 (written(tok, ul.chat.encode(tok, nil, { user 'a' }))))
+    own.write('none/chat_template.jinja', 'x')
+    assert.is_nil(ul.chat.family(ul.tokenizer.load(own.path .. '/none', { cache = false })))
+  end)
+
+  it('ends an answer that is written', function()
+    local tok, n = qwen(), 0
+    local stop = tok:id '<|im_end|>'
+    local model = {}
+    function model.logits()
+      n = n + 1
+      local row = {}
+      for id = 0, stop + 9 do row[id + 1] = id == (n < 3 and stop + 3 or stop) and 9 or -9 end
+      return ul.tensor { { row } }
+    end
+    local how = { tokenizer = tok, n = 9, temperature = 0 }
+    assert.equal('<think><think>', ul.generate(model, { user 'a' }, how))
+    assert.equal(3, n)
+  end)
+
+  it('refuses what a format does not have', function()
+    local tok = qwen()
+    local function refused(sentence, family, messages, given)
+      local ok, what = pcall(ul.chat.encode, tok, family, messages, given)
+      assert.is_false(ok)
+      assert.matches(sentence, tostring(what), 1, true)
+    end
+    refused("message 1 has the role 'tool', which the format qwen2 does not have", 'qwen2',
+            { { role = 'tool', content = 'a' } })
+    refused('message 1 has reasoning_content, which the format qwen2.5 does not have', 'qwen2.5',
+            { { role = 'assistant', content = 'a', reasoning_content = 'b' } })
+    refused('message 1 has tool_calls, which are not written', 'qwen3',
+            { { role = 'assistant', content = '', tool_calls = { { name = 'f' } } } })
+    refused('thinking is for the format qwen3, not for chatml', nil, { user 'a' },
+            { thinking = true })
   end)
 end)
 
