@@ -395,9 +395,9 @@ int ul_backward_all(ul_tensor *const *losses, ul_tensor *const *seeds, int n, in
     tape->depth++;
     rc = walk(top, floor, retain);
     tape->depth--;
-    if (!tape->depth) ul_sharded_release();
+    int released = tape->depth ? UL_OK : ul_sharded_release();
     ul_set_grad_enabled(enabled);
-    return rc;
+    return rc == UL_OK ? released : rc;
 }
 
 int ul_backward(ul_tensor *loss, ul_tensor *seed, int retain)

@@ -147,7 +147,7 @@ int ul_sharded(ul_tensor **whole, ul_tensor *mine, ul_group *group, int ndim, co
 /* y = the whole weight, for use in ops; its gradient, summed over the ranks, goes to the slice. */
 int ul_whole_weight(ul_tensor **y, ul_tensor *whole, ul_tensor *mine);
 /* Gives back what is gathered; backward does it at its end. */
-void ul_sharded_release(void);
+int ul_sharded_release(void);
 
 /* ---- op/shard.c ---- */
 

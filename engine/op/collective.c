@@ -55,13 +55,21 @@ static int reduce_values(ul_group *g, ul_tensor *x, ul_reduction how)
     return ul__comm_end(g, UL_COMM_ALL_REDUCE, 2 * to_others(bytes_of(x), g), rc);
 }
 
-int ul__gather_parts(ul_group *g, const ul_parts *parts, ul_tensor *x)
+static int gather_pieces(ul_group *g, const ul_pieces *pieces, ul_tensor *x, void *later)
+{
+    const ul_comm *comm = ul__comm_on(g, x);
+    if (later) UL_TRY(comm->together(g, 1));
+    UL_TRY(comm->all_gather(g, pieces, ul__data(x)));
+    return later ? comm->together_later(g, later) : UL_OK;
+}
+
+int ul__gather_parts(ul_group *g, const ul_parts *parts, ul_tensor *x, void *later)
 {
     int moves = ul__collective(g, UL_COMM_ALL_GATHER, x, parts->dim, "");
     if (moves < 0) return moves;
     ul_packed packed;
     int rc = ul__pack(&packed, parts, g->size, -1, 0);
-    if (rc == UL_OK && moves) rc = ul__comm_on(g, x)->all_gather(g, &packed.pieces, ul__data(x));
+    if (rc == UL_OK && moves) rc = gather_pieces(g, &packed.pieces, x, later);
     if (rc == UL_OK) rc = ul__unpack(&packed, parts, g->size, -1);
     ul__packed_free(&packed);
     return ul__comm_end(g, UL_COMM_ALL_GATHER, bytes_of(x) * (g->size - 1), rc);
@@ -85,7 +93,7 @@ int ul__scatter_parts(ul_group *g, const ul_parts *parts, ul_tensor *y)
 static int gather_values(const context *c, ul_tensor *y, ul_tensor *x)
 {
     const ul_parts parts = {y, c->dim, c->first, c->count};
-    return ul__gather_parts(c->group, &parts, x);
+    return ul__gather_parts(c->group, &parts, x, NULL);
 }
 
 /* y = the sum of this rank's parts of x */

@@ -42,7 +42,7 @@ static int gather(ul_tensor **whole, const context *c, ul_tensor *x)
     whole_shape(c, shape, x->ndim, x->shape);
     UL_TRY(ul_tensor_new(whole, x->dtype, x->storage->device, x->ndim, shape));
     const ul_parts parts = {*whole, c->dim, c->first, c->count};
-    int rc = ul__gather_parts(c->group, &parts, x);
+    int rc = ul__gather_parts(c->group, &parts, x, NULL);
     if (rc < 0) {
         ul_tensor_free(*whole);
         *whole = NULL;

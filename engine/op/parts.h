@@ -57,8 +57,10 @@ int ul__collective(ul_group *g, ul_comm_kind kind, const ul_tensor *x, int dim, 
 
 /* ---- collective.c: on values, no tape ---- */
 
-/* Fills all parts of parts->x with the ranks' x, contiguous. */
-int ul__gather_parts(ul_group *g, const ul_parts *parts, ul_tensor *x);
+/* Fills all parts of parts->x with the ranks' x, contiguous. later, of transports that have
+ * together_later: an event that comes when they are there, which nobody has waited for; the parts
+ * are runs of memory then. Else NULL. */
+int ul__gather_parts(ul_group *g, const ul_parts *parts, ul_tensor *x, void *later);
 /* y, contiguous, = the sum over all ranks of their parts for this one. */
 int ul__scatter_parts(ul_group *g, const ul_parts *parts, ul_tensor *y);
 

@@ -5,31 +5,89 @@
  * tape keeps such a weight as it keeps any other, at no cost. All ranks run the same ops in the
  * same order, so that all gather the same.
  *
+ * Where a transport goes on by itself (NCCL), the unit that came next the last time is on its way
+ * while this one is computed with; what uses it waits for its event. Where a slice changes
+ * meanwhile, what arrives is known to be stale, and gathered again. Elsewhere a gather is over
+ * when the call returns, and would only cost memory.
+ *
  * Each weight is gathered by a call of its own, straight to where it belongs: one call for all of
- * them would need a second copy of the unit, as slices are cut from each weight. NCCL gets them in
- * one go.
+ * them would need a second copy of the unit, as slices are cut from each weight.
  */
 #include <stdlib.h>
 
+#include "../events.h"
+#include "../tape.h"
 #include "parts.h"
+
+typedef struct unit {
+    int64_t id;
+    int refs;
+    struct unit *follows[2]; /* which was needed next the last time: in forward, in backward */
+    void *event;             /* comes when the unit is there; NULL before the first use */
+    int on_way;              /* and nobody has waited for it yet */
+    struct unit *next;
+} unit;
 
 struct ul_shard {
     ul_storage *storage; /* of the whole, which owns this */
     ul_tensor *mine;     /* owned: this rank's slice of the elements, ul_share's */
     ul_group *group;
     ul_tensor all; /* the whole, flat; borrows the storage */
-    int64_t unit;
+    unit *unit;
     uint64_t version; /* of the slice when it was gathered */
     struct ul_shard *next, *previous;
 };
 
 static struct ul_shard *shards; /* in the order made */
+static unit *units, *current;   /* current: that of the last weight that was used */
+static int current_phase;
 
-/* Whether the values are there, and those of the slices as they are now. */
+/* Whether the values are there, or on their way, and those of the slices as they are now. */
 static int is_present(const struct ul_shard *s)
 {
     return !s->storage->is_empty && s->version == s->mine->storage->version;
 }
+
+/* ---- units ---- */
+
+static unit *unit_of(int64_t id)
+{
+    unit *u = units;
+    while (u && u->id != id) u = u->next;
+    if (!u) {
+        u = ul__alloc(sizeof *u);
+        if (!u) return NULL;
+        *u = (unit){.id = id, .next = units};
+        units = u;
+    }
+    u->refs++;
+    return u;
+}
+
+/* What is computed later waits for it. */
+static int arrive(unit *u)
+{
+    if (!u->on_way) return UL_OK;
+    u->on_way = 0;
+    return ul__cuda()->event_wait(ul__cuda()->stream(), u->event);
+}
+
+static void unit_free(unit *u)
+{
+    if (--u->refs > 0) return;
+    arrive(u);
+    ul__event_give_back(u->event);
+    unit **at = &units;
+    while (*at != u) at = &(*at)->next;
+    *at = u->next;
+    for (unit *other = units; other; other = other->next)
+        for (int phase = 0; phase < 2; phase++)
+            if (other->follows[phase] == u) other->follows[phase] = NULL;
+    if (current == u) current = NULL;
+    free(u);
+}
+
+/* ---- weights ---- */
 
 void ul__shard_free(struct ul_shard *s)
 {
@@ -38,12 +96,20 @@ void ul__shard_free(struct ul_shard *s)
     else
         shards = s->next;
     if (s->next) s->next->previous = s->previous;
+    unit_free(s->unit);
     ul_tensor_free(s->mine);
     free(s);
 }
 
+static void append(struct ul_shard *s)
+{
+    struct ul_shard **end = &shards;
+    for (; *end; end = &(*end)->next) s->previous = *end;
+    *end = s;
+}
+
 int ul_sharded(ul_tensor **out, ul_tensor *mine, ul_group *group, int ndim, const int64_t *shape,
-               int64_t unit)
+               int64_t id)
 {
     int64_t size = 1;
     for (int d = 0; d < ndim; d++) size *= shape[d];
@@ -51,12 +117,14 @@ int ul_sharded(ul_tensor **out, ul_tensor *mine, ul_group *group, int ndim, cons
                UL_ESHAPE, "sharded: a slice %s is not rank %d's of %lld elements", ul__shape(mine),
                group->rank, (long long)size);
     struct ul_shard *s = ul__alloc(sizeof *s);
-    UL_REQUIRE(s, UL_ENOMEM, "sharded: out of memory");
-    *s = (struct ul_shard){.group = group, .unit = unit, .next = NULL};
-    int rc = ul__alias(&s->mine, mine);
+    unit *u = s ? unit_of(id) : NULL;
+    int rc = u ? UL_OK : ul__fail(UL_ENOMEM, "sharded: out of memory");
+    if (s) *s = (struct ul_shard){.group = group, .unit = u};
+    if (rc == UL_OK) rc = ul__alias(&s->mine, mine);
     if (rc == UL_OK) rc = ul__empty_new(out, mine->dtype, mine->storage->device, ndim, shape);
     if (rc < 0) {
-        if (s->mine) ul_tensor_free(s->mine);
+        if (u) unit_free(u);
+        if (s) ul_tensor_free(s->mine);
         free(s);
         return rc;
     }
@@ -66,39 +134,37 @@ int ul_sharded(ul_tensor **out, ul_tensor *mine, ul_group *group, int ndim, cons
     s->all.ndim = 1;
     s->all.shape[0] = size;
     s->all.stride[0] = 1;
-    struct ul_shard **end = &shards, *last = NULL;
-    for (; *end; end = &(*end)->next) last = *end;
-    s->previous = last;
-    *end = s;
+    append(s);
     return UL_OK;
 }
 
 /* ---- when ops ask ---- */
 
-static int parts_of(ul_parts *parts, int64_t *numbers, const ul_group *g, ul_tensor *all)
+static int64_t *parts_of(ul_parts *parts, const ul_group *g, ul_tensor *all)
 {
-    for (int r = 0; r < g->size; r++)
+    int64_t *numbers = ul__alloc(2 * (size_t)g->size * sizeof *numbers);
+    for (int r = 0; r < g->size && numbers; r++)
         numbers[g->size + r] = ul_share(&numbers[r], all->shape[0], g->size, r);
-    *parts = (ul_parts){all, 0, numbers, numbers + g->size};
-    return UL_OK;
+    *parts = (ul_parts){all, 0, numbers, numbers ? numbers + g->size : NULL};
+    return numbers;
 }
 
-static int64_t *numbers_for(const ul_group *g)
-{
-    return ul__alloc(2 * (size_t)g->size * sizeof(int64_t));
-}
-
-static int gather(struct ul_shard *s)
+/* later: where it is not waited for; else NULL */
+static int gather(struct ul_shard *s, void *later)
 {
     if (is_present(s)) return UL_OK;
     if (s->storage->is_empty) UL_TRY(ul__storage_fill(s->storage));
-    if (s->version != s->mine->storage->version) s->storage->version++; /* other values: stale */
-    int64_t *numbers = numbers_for(s->group);
-    UL_REQUIRE(numbers, UL_ENOMEM, "sharded: out of memory");
+    if (s->version != s->mine->storage->version) s->storage->version++; /* the tape's are stale */
     ul_parts parts;
-    parts_of(&parts, numbers, s->group, &s->all);
-    int rc = ul__gather_parts(s->group, &parts, s->mine);
+    int64_t *numbers = parts_of(&parts, s->group, &s->all);
+    UL_REQUIRE(numbers, UL_ENOMEM, "sharded: out of memory");
+    int rc = ul__gather_parts(s->group, &parts, s->mine, later);
     ul__release(numbers);
+    if (rc == UL_OK && later) {
+        ul_stream *stream = ul__cuda()->exchange_stream();
+        rc = ul__touch(&s->all, stream);
+        if (rc == UL_OK) rc = ul__touch(s->mine, stream);
+    }
     if (rc < 0)
         ul__storage_empty(s->storage);
     else
@@ -106,21 +172,13 @@ static int gather(struct ul_shard *s)
     return rc;
 }
 
-/* Whether one of these is of the unit: an op may need two at once. */
-static int is_asked(int64_t unit, ul_tensor *const *list, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (list[i] && list[i]->storage->shard && list[i]->storage->shard->unit == unit) return 1;
-    return 0;
-}
-
 /* Memory for a weight may cost others theirs: one is held while it is at work. */
-static int gather_unit(int64_t unit)
+static int gather_unit(const unit *u, void *later)
 {
     struct ul_shard *next;
     for (struct ul_shard *s = shards; s; s = next) {
         s->storage->refs++;
-        int rc = s->unit == unit ? gather(s) : UL_OK;
+        int rc = s->unit == u ? gather(s, later) : UL_OK;
         next = s->next;
         ul__storage_free(s->storage);
         UL_TRY(rc);
@@ -128,14 +186,66 @@ static int gather_unit(int64_t unit)
     return UL_OK;
 }
 
+/* Whether gathers of the unit go on beside what is computed; on meta the memory is counted. */
+static int goes_on(const unit *u)
+{
+    for (const struct ul_shard *s = shards; s; s = s->next) {
+        if (s->unit != u) continue;
+        if (s->mine->storage->device == UL_META) continue;
+        const ul_comm *comm = ul__comm_on(s->group, s->mine);
+        if (!comm || !comm->together_later) return 0;
+    }
+    return 1;
+}
+
+static int prefetch(unit *u)
+{
+    if (!u || u == current || !goes_on(u)) return UL_OK;
+    int on_cuda = 0, wanted = 0;
+    for (const struct ul_shard *s = shards; s; s = s->next) {
+        if (s->unit != u) continue;
+        on_cuda |= s->mine->storage->device == UL_CUDA;
+        wanted |= !is_present(s);
+    }
+    if (!wanted) return UL_OK;
+    if (!on_cuda) return gather_unit(u, NULL);
+    UL_TRY(arrive(u));
+    if (!u->event) UL_TRY(ul__event_take(&u->event, ul__cuda()));
+    u->on_way = 1;
+    return gather_unit(u, u->event);
+}
+
+/* Whether one of these is of the unit: an op may need two at once. */
+static int is_asked(const unit *u, ul_tensor *const *list, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (list[i] && list[i]->storage->shard && list[i]->storage->shard->unit == u) return 1;
+    return 0;
+}
+
+/* Makes u the unit that is computed with. */
+static int enter(unit *u, ul_tensor *const *list, int n)
+{
+    int phase = ul__tape.depth > 0;
+    if (current && current != u) current->follows[current_phase] = u;
+    current = u;
+    current_phase = phase;
+    UL_TRY(arrive(u));
+    for (struct ul_shard *s = shards; s; s = s->next) {
+        if (s->storage->is_empty || is_asked(s->unit, list, n)) continue;
+        if (s->unit == u->follows[phase]) continue;
+        UL_TRY(arrive(s->unit));
+        ul__storage_empty(s->storage);
+    }
+    UL_TRY(gather_unit(u, NULL));
+    return prefetch(u->follows[phase]);
+}
+
 int ul__gather_shards(ul_tensor *const *list, int n)
 {
     for (int i = 0; i < n; i++) {
-        struct ul_shard *wanted = list[i] ? list[i]->storage->shard : NULL;
-        if (!wanted || is_present(wanted)) continue;
-        for (struct ul_shard *s = shards; s; s = s->next)
-            if (!s->storage->is_empty && !is_asked(s->unit, list, n)) ul__storage_empty(s->storage);
-        UL_TRY(gather_unit(wanted->unit));
+        const struct ul_shard *s = list[i] ? list[i]->storage->shard : NULL;
+        if (s && (s->unit != current || !is_present(s))) UL_TRY(enter(s->unit, list, n));
     }
     return UL_OK;
 }
@@ -147,10 +257,14 @@ int ul__inputs_present(const ul_call *call)
     return ul__gather_shards(call->input, UL_MAX_INPUTS);
 }
 
-void ul_sharded_release(void)
+int ul_sharded_release(void)
 {
+    int rc = UL_OK;
+    for (unit *u = units; u && rc == UL_OK; u = u->next) rc = arrive(u);
     for (struct ul_shard *s = shards; s; s = s->next)
         if (!s->storage->is_empty) ul__storage_empty(s->storage);
+    current = NULL;
+    return rc;
 }
 
 /* ---- the op ---- */
@@ -163,10 +277,9 @@ static int whole_weight_backward(ul_call *call, ul_tensor *const *dy)
     flat.dtype = dy[0]->dtype;
     flat.storage = dy[0]->storage;
     flat.offset = dy[0]->offset;
-    int64_t mine = s->mine->shape[0], *numbers = numbers_for(s->group);
-    UL_REQUIRE(numbers, UL_ENOMEM, "whole_weight: out of memory");
     ul_parts parts;
-    parts_of(&parts, numbers, s->group, &flat);
+    int64_t mine = s->mine->shape[0], *numbers = parts_of(&parts, s->group, &flat);
+    UL_REQUIRE(numbers, UL_ENOMEM, "whole_weight: out of memory");
     int rc = ul_tensor_new(&dx, flat.dtype, flat.storage->device, 1, &mine);
     if (rc == UL_OK) {
         rc = ul__scatter_parts(s->group, &parts, dx);

@@ -27,7 +27,7 @@ static int use(lua_State *L)
 static int release(lua_State *L)
 {
     host_arguments(L, "release", 0);
-    ul_sharded_release();
+    host_check(L, ul_sharded_release());
     return 0;
 }
 
