@@ -273,6 +273,14 @@ local function check(messages, family)
   end
 end
 
+--- Whether an answer has more to learn than its end.
+---@param message table
+---@return boolean
+function chat.says(message)
+  local thought = message.reasoning_content
+  return trim(message.content) ~= '' or type(thought) == 'string' and trim(thought) ~= ''
+end
+
 -- The messages whose tokens are to be learned.
 local function learned(messages, loss)
   local set, last = {}, nil

@@ -108,6 +108,16 @@ local function attach(layer, rank, scale)
   end
 end
 
+-- An adapter of a rank above that of its weight has more numbers than the weight, and says no more.
+local function check_rank(name, layer, rank)
+  local shape = weight_parts.shape(weight_parts.of(layer, 'weight'), layer.weight)
+  local most = math.min(shape[1], shape[2])
+  if rank > most then
+    refuse("lora.add: rank %d is above that of the weight of '%s', which is %d at most", rank, name,
+           most)
+  end
+end
+
 -- What an adapter begins with depends on the seed and its name alone.
 local function draw(name, layer, seed)
   local before, next_key = core.random_state()
@@ -149,7 +159,7 @@ local defaults = { 'wq', 'wk', 'wv', 'wo', 'gate', 'up', 'down' }
 --- Freezes a model and gives its linear maps adapters, which alone are trained: y = x W^T +
 --- (alpha / rank) (x A^T) B^T, with A [rank, inputs] drawn and B [outputs, rank] zero. An optimizer
 --- is made afterwards. Where ranks share a weight they share its adapter.
----   rank      8
+---   rank      8; no adapter may have more than its weight is wide
 ---   alpha     16
 ---   targets   parts of names, as 'wq' or 'layers.*.attention', also those of checkpoints
 ---             ('q_proj'); all linear maps of the layers where it is left out
@@ -168,6 +178,7 @@ function lora.add(model, given)
     raise('lora.add: alpha must be a number above 0, got %g', how.alpha)
   end
   local list = targets_of(model, how.targets)
+  for _, one in ipairs(list) do check_rank(one.name, one.layer, how.rank) end
   model:freeze()
   for _, one in ipairs(list) do
     attach(one.layer, how.rank, how.alpha / how.rank)

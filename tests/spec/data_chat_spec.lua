@@ -156,7 +156,7 @@ describe('data.chat', function()
       assert.matches(sentence, tostring(what), 1, true)
     end
     local good = ul.json.encode(talk('a', 'b'))
-    refused('wrong.jsonl:2: line 1, column', good .. '\n{"messages": [}')
+    refused('wrong.jsonl:2: column', good .. '\n{"messages": [}')
     refused('wrong.jsonl:3: is no JSON object', good .. '\n\n3')
     refused("wrong.jsonl:1: has none of 'messages'", '{"message": []}')
     refused("wrong.jsonl:1: 'completion' must be text", '{"prompt": "a"}')
@@ -172,6 +172,16 @@ describe('data.chat', function()
     refused('wrong.jsonl:2: has nothing to learn: no message is from the assistant',
             good .. '\n{"messages": [{"role": "user", "content": "a"}]}')
     refused('wrong.jsonl:1: has nothing to learn: its text is empty', '{"text": ""}', 'bytes')
+    refused("wrong.jsonl:2: has nothing to learn: 'completion' is empty",
+            good .. '\n{"prompt": "a", "completion": ""}')
+    local gap = ul.json.encode { messages = { talk('a').messages[1], talk('', ' \n').messages[2],
+                                              talk('c').messages[1], talk('', 'd').messages[2] } }
+    refused('wrong.jsonl:2: the answer in message 2 is empty', good .. '\n' .. gap)
+    refused('wrong.jsonl:1: the answer in message 2 is empty', ul.json.encode(talk('a', '')), tok,
+            { loss = 'last' })
+    assert.equal(1, #ul.data.chat(write('gap.jsonl', gap)):tokenize(tok, { loss = 'last' }).starts)
+    refused("wrong.jsonl:1: has 'tools', which are not written",
+            '{"tools": [{"name": "f"}], ' .. good:sub(2))
     local one = ul.data.chat { talk('a', 'b') }
     assert.error_matches(function() one:tokenize(tok, { loss = 'lst' }) end,
                          "loss must be 'all' or 'last', got 'lst'")

@@ -112,7 +112,7 @@ describe('data.pairs', function()
       assert.matches(sentence, tostring(what), 1, true)
     end
     local good = ul.json.encode(plain(1)[1])
-    refused('wrong.jsonl:2: line 1, column', good .. '\n[')
+    refused('wrong.jsonl:2: column', good .. '\n[')
     refused('wrong.jsonl:2: is no JSON object', good .. '\n5')
     refused("wrong.jsonl:1: 'chosen' must be text, or a list of messages", '{"messages": 5}')
     refused("wrong.jsonl:1: 'rejected' must be text, or a list of messages",
@@ -132,6 +132,10 @@ describe('data.pairs', function()
     refused('conversations need a tokenizer with special tokens',
             '{"chosen": [{"role": "assistant", "content": "b"}], "rejected": "c"}', 'bytes')
     refused('has no examples', '\n')
+    refused("wrong.jsonl:1: 'rejected' has nothing to learn: it is empty",
+            '{"prompt": "a", "chosen": "b", "rejected": ""}')
+    refused("wrong.jsonl:1: 'chosen' has nothing to learn: it is empty",
+            '{"prompt": [{"role": "user", "content": "a"}], "chosen": "", "rejected": "b"}')
     refused("has nothing to learn: what was chosen is what was rejected",
             '{"prompt": "a", "chosen": "b", "rejected": "b"}')
     refused("none of the 1 pairs of", good, tok, { length = 2 })

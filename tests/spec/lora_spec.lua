@@ -247,6 +247,8 @@ describe('lora', function()
                            'alpha must be a number above 0, got ')
     end
     assert.error_matches(function() ul.lora.add(model, { rank = math.huge }) end, 'from 1 on')
+    assert.error_matches(function() ul.lora.add(model, { rank = 33, targets = { 'up' } }) end,
+                         "rank 33 is above that of the weight of 'layers.1.*.up', which is %d+")
     assert.matches("^lora.add: targets is empty, and nothing would be trained; there are 'wq', "
                    .. "'q_proj'", refusal(ul.lora.add, model, { targets = {} }))
     assert.error_matches(function() ul.lora.add(model, { targets = { 5 } }) end,

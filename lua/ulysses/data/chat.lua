@@ -33,6 +33,10 @@ local function list_of(example, key)
   return list
 end
 
+local function is_conversation(example)
+  return field(example, 'messages') ~= nil or field(example, 'conversations') ~= nil
+end
+
 local function messages_of(example)
   if field(example, 'messages') ~= nil then return list_of(example, 'messages') end
   local messages = {}
@@ -57,9 +61,13 @@ local function encode(example, tokenizer, how)
   local function add(list)
     for _, id in ipairs(list) do ids[#ids + 1], mask[#mask + 1] = id, learned end
   end
-  if field(example, 'messages') ~= nil or field(example, 'conversations') ~= nil then
+  if is_conversation(example) then
     if not tokenizer.tokenizer then
       refuse 'conversations need a tokenizer with special tokens, as models come with'
+    end
+    local tools = field(example, 'tools')
+    if type(tools) == 'table' and next(tools) ~= nil then
+      refuse "has 'tools', which are not written; a model would learn without them"
     end
     return chat.encode(tokenizer.tokenizer, how.family, messages_of(example),
                        { loss = how.loss, date = how.date })
@@ -79,13 +87,30 @@ local function encode(example, tokenizer, how)
   return ids, mask
 end
 
+-- Refuses answers of which only their end would be learned: a model would learn to say nothing.
+local function check_answers(example, how)
+  local messages = is_conversation(example) and messages_of(example) or {}
+  local is_last = true
+  for i = #messages, 1, -1 do
+    local message = messages[i]
+    if message.role == 'assistant' and (is_last or how.loss == 'all') then
+      is_last = false
+      if not chat.says(message) then refuse('the answer in message %d is empty', i) end
+    end
+  end
+  if #messages == 0 and example.completion == '' then
+    refuse "has nothing to learn: 'completion' is empty"
+  end
+end
+
 -- The same, where something is learned from it.
 local function encode_answer(example, tokenizer, how)
   local ids, mask = encode(example, tokenizer, how)
+  check_answers(example, how)
   for i = 2, #ids do -- no token before it predicts the first one
     if mask[i] == 1 then return ids, mask end
   end
-  if field(example, 'messages') ~= nil or field(example, 'conversations') ~= nil then
+  if is_conversation(example) then
     refuse 'has nothing to learn: no message is from the assistant'
   end
   refuse 'has nothing to learn: its text is empty'
@@ -95,8 +120,8 @@ end
 
 --- The tokens of all examples, with which of them are to be learned: what the assistant says in a
 --- conversation (`loss = 'last'`: what it says last), a completion, a text. An example without any
---- of that is refused. `family` and `date` are
---- those of `ul.chat.encode`.
+--- of that, or with an answer that is empty, is refused. `family` and `date` are those of
+--- `ul.chat.encode`.
 ---@param tokenizer string|Tokenizer|table the path of a tokenizer, or one that is loaded
 ---@param given { family: string?, loss: 'all'|'last'|nil, date: string? }?
 ---@return Corpus

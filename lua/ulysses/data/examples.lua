@@ -56,7 +56,7 @@ function examples.each(source, visit)
       at(('%s:%d'):format(path, n), function()
         if not line:find '%S' then return end
         local example, sentence = json.decode(line)
-        if example == nil then refuse('%s', sentence) end
+        if example == nil then refuse('%s', (sentence:gsub('^line 1, ', ''))) end
         checked(example)
       end)
     end

@@ -39,6 +39,14 @@ local function check_answers(messages, side)
   refuse("'%s' has no answer to learn: no message in it is from the assistant", side)
 end
 
+-- Whether an answer has no more to score than its end.
+local function is_empty(answer)
+  if type(answer) == 'string' then return answer == '' end
+  for i = #answer, 1, -1 do
+    if answer[i].role == 'assistant' then return not chat.says(answer[i]) end
+  end
+end
+
 -- Ids of a prompt with an answer, and for each whether it belongs to the answer.
 local function encode(example, side, tok, how)
   local prompt, answer = field(example, 'prompt'), field(example, side)
@@ -74,7 +82,9 @@ local function side_of(example, side, tok, how)
     kept.ids[i - 1], kept.mask[i - 1] = id, counts and 1 or 0
     scored = scored + (counts and 1 or 0)
   end
-  if scored == 0 then refuse("'%s' has nothing to learn: it is empty", side) end
+  if scored == 0 or is_empty(field(example, side)) then
+    refuse("'%s' has nothing to learn: it is empty", side)
+  end
   return kept
 end
 
