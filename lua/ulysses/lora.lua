@@ -2,6 +2,7 @@
 -- kept in the format of PEFT.
 local adapter = require 'ulysses.nn.adapter'
 local agree = require 'ulysses.agree'
+local base = require 'ulysses.checkpoint.base'
 local config = require 'ulysses.hf.config'
 local core = require 'ulysses.core'
 local hash = require 'ulysses.hash'
@@ -248,6 +249,30 @@ local function config_text(model, list)
   }, { indent = 2 }) .. '\n'
 end
 
+-- What tells the base of an adapter from others of its shapes, beside what PEFT reads; nothing
+-- where its folder is no longer there.
+local function metadata_of(model)
+  local known, about = pcall(base.of, model.source)
+  return { format = 'pt', base_hash = known and about.hash or nil,
+           base_folder = known and about.folder or nil }
+end
+
+-- Says that an adapter was trained beside other weights than those of the model. Those of another
+-- dtype are others too, so that it is loaded all the same.
+local function compare_base(path, file, model, warn)
+  local kept = file:metadata()
+  if not kept.base_hash or not model.source or not agree.is_first(place.group_of(model)) then
+    return
+  end
+  local known, about = pcall(base.of, model.source)
+  if known and about.hash ~= kept.base_hash then
+    warn(("%s: was trained beside other weights ('%s') than those of '%s': with these it may say "
+          .. 'nothing that makes sense'):format(path, kept.base_folder or '?', model.source))
+  end
+end
+
+local function print_warning(sentence) io.stderr:write(sentence, '\n') end
+
 local function tensors_of(list, first)
   local found = {}
   for _, one in ipairs(list) do
@@ -282,7 +307,7 @@ function lora.save(folder, model, tok)
   place.write(folder, group, 'lora.save', about, function(path, together)
     together(function()
       place.must(core.file_write(path .. '/' .. CONFIG, config_text(model, list)))
-      safetensors.save(path .. '/' .. TENSORS, tensors, { metadata = { format = 'pt' } })
+      safetensors.save(path .. '/' .. TENSORS, tensors, { metadata = metadata_of(model) })
     end)
   end)
 end
@@ -355,11 +380,15 @@ end
 local function shape_text(shape) return '[' .. table.concat(shape, ', ') .. ']' end
 
 --- Freezes a model and gives it the adapters of a folder, as PEFT or ul.lora.save has written it.
---- What is not computed exactly is refused by its name.
+--- What is not computed exactly is refused by its name. Where ul.lora.save has kept what tells the
+--- weights that it was trained beside, and the model has others, warn(sentence) is called, which
+--- writes to stderr where it is left out.
 ---@param folder string
 ---@param model table
+---@param given { warn: fun(sentence: string)? }?
 ---@return table model
-function lora.load(folder, model)
+function lora.load(folder, model, given)
+  local how = options.read('lora.load', given, { warn = print_warning })
   check_folder('lora.load', folder)
   check_plain('lora.load', model)
   local path = folder .. '/' .. TENSORS
@@ -381,6 +410,7 @@ function lora.load(folder, model)
       entry[field] = entry[which]
     end
   end
+  compare_base(path, file, model, how.warn)
   model:freeze()
   core.no_grad(core.scope, function()
     for _, entry in ipairs(list) do

@@ -97,14 +97,16 @@ end
 ---@return integer bytes, string hash
 function safetensors.save(path, tensors, given)
   local metadata = options.read('safetensors.save', given, { metadata = {} }).metadata
-  local pairs_of = {}
+  local keys, pairs_of = {}, {}
   for key, value in pairs(metadata) do
     if type(key) ~= 'string' or type(value) ~= 'string' then
       raise('safetensors.save: metadata must be strings by name; %s is a %s', tostring(key),
             type(value))
     end
-    pairs_of[#pairs_of + 1], pairs_of[#pairs_of + 2] = key, value
+    keys[#keys + 1] = key
   end
+  table.sort(keys) -- the same bytes for the same contents
+  for i, key in ipairs(keys) do pairs_of[2 * i - 1], pairs_of[2 * i] = key, metadata[key] end
   local names, list = read_items(tensors)
   local bytes, hash = core.safetensors_save(path, names, list, pairs_of)
   if not bytes then refuse('%s', hash) end

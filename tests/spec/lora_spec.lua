@@ -235,6 +235,30 @@ describe('lora', function()
     assert.matches('^resumed [^\n]*/run at step 1 of 2$', said[1])
   end)
 
+  it('warns of another base', function()
+    local folder, out = models.make(parent, 'llama31'), parent .. '/of_llama31'
+    ul.lora.save(out, with_values(ul.lora.add((ul.hf.load(folder)))))
+    local said = {}
+    local function load_beside(place)
+      ul.lora.load(out, (ul.hf.load(place)), { warn = function(text) said[#said + 1] = text end })
+    end
+    load_beside(folder)
+    assert.same({}, said)
+    local other = parent .. '/other'
+    ul.hf.save(other, (ul.hf.load(folder)):init_weights { seed = 9 })
+    load_beside(other)
+    assert.matches("/of_llama31/adapter_model.safetensors: was trained beside other weights "
+                   .. "%('[^']*'%) than those of '[^']*/other': with these", said[1])
+    local kept = ul.safetensors.open(out .. '/adapter_model.safetensors'):metadata()
+    assert.same({ 'pt', folder }, { kept.format, kept.base_folder })
+    local own = llama3:configure { model = { dim = 16, n_layers = 1, n_heads = 2, n_kv_heads = 1,
+                                             ffn = 24 } }
+    local plain = ul.lora.add(llama3.model(own.model), { rank = 2 })
+    ul.lora.save(parent .. '/of_none', plain) -- a model of no folder has nothing to tell it by
+    kept = ul.safetensors.open(parent .. '/of_none/adapter_model.safetensors'):metadata()
+    assert.same({ format = 'pt' }, kept)
+  end)
+
   it('says which names there are', function()
     local model = ul.hf.load(models.make(parent, 'llama32'))
     assert.error_matches(function() ul.lora.add(model, { targets = { 'qproj' } }) end,
