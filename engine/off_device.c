@@ -231,6 +231,15 @@ ul_device ul__home(const ul_tensor *t)
 
 static int64_t bytes_of(const ul_tensor *t) { return ul_tensor_size(t) * ul_dtype_bytes(t->dtype); }
 
+/* x, whose slot is being copied to or from, may be freed at once. Where that cannot be noted the
+ * copy is waited for. */
+static int touch(const ul_tensor *x, ul_slot *slot, ul_stream *s)
+{
+    int rc = ul__touch(x, s);
+    if (rc < 0) ul__slot_finish(slot);
+    return rc;
+}
+
 /* x is contiguous; its memory may be freed at once. */
 static int store(ul_slot *slot, const ul_tensor *x)
 {
@@ -243,7 +252,7 @@ static int store(ul_slot *slot, const ul_tensor *x)
     ul_stream *s = ul__cuda()->copy_stream(1);
     UL_TRY(ul__stream_after(s, ul__cuda()->stream()));
     UL_TRY(ul__slot_store(slot, 0, ul__data(x), bytes_of(x), s));
-    return ul__touch(x, s);
+    return touch(x, slot, s);
 }
 
 static int put_off(ul_tensor **out, ul_tensor *x)
@@ -303,7 +312,7 @@ static int fetch(ul_slot *slot)
         ul_stream *s = ul__cuda()->copy_stream(0);
         rc = ul__stream_after(s, ul__cuda()->stream());
         if (rc == UL_OK) rc = ul__slot_load(slot, 0, ul__data(y), bytes_of(y), s);
-        if (rc == UL_OK) rc = ul__touch(y, s);
+        if (rc == UL_OK) rc = touch(y, slot, s);
     }
     if (rc < 0)
         ul_tensor_free(y);

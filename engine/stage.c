@@ -90,6 +90,19 @@ static int count(ul_tensor *const *off, int n_off, int64_t n, ul_stage_run *run,
     return run(context, 0, n, data);
 }
 
+/* The slots are in use until the last piece is back, and where one has failed, until it has come.
+ */
+static int close(ul_tensor *const *off, int n_off, int rc)
+{
+    const ul_backend *cuda = ul__cuda();
+    if (rc < 0) ul__stream_after(cuda->copy_stream(1), cuda->copy_stream(0));
+    for (int i = 0; i < n_off; i++) {
+        int bad = off[i] ? ul__slot_copied(off[i]->storage->slot, cuda->copy_stream(1)) : UL_OK;
+        if (rc == UL_OK) rc = bad;
+    }
+    return rc;
+}
+
 int ul__stage(ul_tensor *const *off, int n_off, ul_stage_run *run, void *context)
 {
     const ul_backend *cuda = ul__cuda();
@@ -102,11 +115,10 @@ int ul__stage(ul_tensor *const *off, int n_off, ul_stage_run *run, void *context
     if (home == UL_META) return count(off, n_off, n, run, context);
     for (int i = 0; i < n_off; i++)
         if (off[i]) UL_TRY(ul__slot_order(off[i]->storage->slot, cuda->copy_stream(0)));
-    for (int64_t at = 0; at < n; at += piece, turn = (turn + 1) % BUFFERS) {
+    int rc = UL_OK;
+    for (int64_t at = 0; at < n && rc == UL_OK; at += piece, turn = (turn + 1) % BUFFERS) {
         int64_t some = n - at < piece ? n - at : piece;
-        UL_TRY(pass(&buffers[turn], off, n_off, at, some, run, context));
+        rc = pass(&buffers[turn], off, n_off, at, some, run, context);
     }
-    for (int i = 0; i < n_off; i++)
-        if (off[i]) UL_TRY(ul__slot_copied(off[i]->storage->slot, cuda->copy_stream(1)));
-    return UL_OK;
+    return close(off, n_off, rc);
 }

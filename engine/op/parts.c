@@ -152,6 +152,7 @@ static int send_parts(ul_packed *in, ul_group *g, const ul_parts *to, const ul_p
         rc = touch(&out[i], from[i].x);
         if (rc == UL_OK) rc = touch(&in[i], to[i].x);
     }
+    if (rc < 0 && later) ul__stream_after(ul__cuda()->stream(), ul__cuda()->exchange_stream());
     for (int i = 0; i < outs; i++) ul__packed_free(&out[i]);
     return rc;
 }

@@ -72,7 +72,8 @@ for order in compute exchange random; do try 'no fault' '' $order ''; done
 try 'what is sent before it is computed' 's/ul__stream_after(cuda->exchange_stream.*;/UL_OK;/' exchange found
 try 'what is used before it has arrived' \
     's/return .*event_wait(.*stream(), .*arrived).*/return UL_OK;/' compute found
-try_turns "state that is read before it is back" engine/stage.c '/if (off.i.) UL_TRY(ul__slot_order/d'
+try_turns 'state that is read before it is back' engine/stage.c \
+    's/if (off.i.) UL_TRY(ul__slot_order(.*/;/'
 try_turns "a slot that is loaded before it is stored" engine/off_device.c \
     '/^static int copy(/,/^}/s/UL_TRY(ul__slot_order(slot, s));//'
 echo "$passed passed, $failed failed, 0 skipped"
