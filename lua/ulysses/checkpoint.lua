@@ -56,23 +56,55 @@ local function group_of(read)
   if group and group.size > 1 and group.transport ~= 'plan' then return group end
 end
 
+-- Keeps other processes from saving into the folder: what it returns lets them again. Or nil where
+-- that cannot be, false where one is at work, and why, or which.
+local function take(dir)
+  local path = dir .. '/saving.lock'
+  local lock, why = core.system.lock(path)
+  if not lock then return lock, why end
+  return function()
+    core.path_remove(path)
+    lock:release()
+  end
+end
+
+local function must_take(dir)
+  local let_go, why = take(dir)
+  if let_go == nil then refuse('%s/saving.lock: cannot be created: %s', dir, why) end
+  return let_go or refuse('%s: another process is saving into it (process %d); save elsewhere, or '
+                          .. 'after it', dir, why)
+end
+
+-- Ends what a killed program left behind; what another is at is its own.
+local function tidy(dir)
+  local let_go = take(dir)
+  if not let_go then return end
+  folder.tidy(dir)
+  let_go()
+end
+
 local function save(dir, name, step, read)
-  local group = group_of(read)
-  agree.first(group, 'checkpoint.save', function()
-    must(core.folder_make(dir))
-    must(folder.tidy(dir))
+  local group, let_go = group_of(read), function() end
+  local ok, problem = pcall(function()
+    agree.first(group, 'checkpoint.save', function()
+      must(core.folder_make(dir))
+      let_go = must_take(dir)
+      must(folder.tidy(dir))
+    end)
+    write(dir, name, step, read, group)
+    agree.first(group, 'checkpoint.save', function()
+      must(folder.finish(dir, name))
+      if read.keep then must(folder.prune(dir, step, read.keep)) end
+    end)
   end)
-  write(dir, name, step, read, group)
-  agree.first(group, 'checkpoint.save', function()
-    must(folder.finish(dir, name))
-    if read.keep then must(folder.prune(dir, step, read.keep)) end
-  end)
+  let_go()
+  if not ok then error(problem, 0) end
 end
 
 --- Writes dir/step-N: the model's parameters, the optimizer's state, the random numbers' state, and
---- `state` and `config`, any plain tables. It refuses where the disk is full or fails: what was
---- there before is still there then. Afterwards at most `keep` checkpoints up to this step are left
---- (nil: all).
+--- `state` and `config`, any plain tables. It refuses where the disk is full or fails, and where
+--- another process saves into `dir`: what was there before is still there then. Afterwards at most
+--- `keep` checkpoints up to this step are left (nil: all).
 ---
 --- All ranks of `mesh`, or of a `group`, call it together, and the first one writes whole weights;
 --- the optimizer's mesh need not be given. With `base`, the folder that ul.hf.load has made the
@@ -140,7 +172,7 @@ local function print_warning(sentence) io.stderr:write(sentence, '\n') end
 
 -- The newest whole checkpoint in `dir`, with its manifest; nil where there is none at all.
 local function newest_whole(dir, read)
-  if read.optim and not manifest.exists(dir) then folder.tidy(dir) end
+  if read.optim and not manifest.exists(dir) then tidy(dir) end
   local paths = candidates(dir)
   if #paths == 0 then return nil end
   local path, content, damaged = first_whole(paths, manifest.check_hashes)

@@ -132,6 +132,20 @@ describe('a checkpoint', function()
     assert.same({ [2] = true, [3] = true }, outcomes)
   end)
 
+  it('is not saved into a folder that another process saves into', function()
+    local model, optimizer = checkpoints.run(folder, 1)
+    local held = core.system.lock(folder .. '/saving.lock')
+    assert(core.folder_make(folder .. '/step-9.tmp')) -- what that one is at
+    local given = { model = model, optim = optimizer }
+    local function save() return checkpoint.save(folder, 2, given) end
+    assert.error_matches(save, ': another process is saving into it %(process %d+%)')
+    checkpoint.load(folder, given)
+    assert.same({ 'latest', 'saving.lock', 'step-1', 'step-9.tmp' }, names_in(folder))
+    held:release() -- as when it was killed
+    save()
+    assert.same({ 'latest', 'step-1', 'step-2' }, names_in(folder))
+  end)
+
   it('that was being replaced when the program was killed is there', function()
     if not program.path then return pending 'no program beside the module' end
     local save = [[
