@@ -8,7 +8,7 @@ local abs, max, huge = math.abs, math.max, math.huge
 local tolerances = { f64 = 1e-12, f32 = 1e-5, bf16 = 1.2e-2 }
 -- Of these dtypes alone, where a check is slow and asks for it.
 local wanted = os.getenv 'UL_TEST_DTYPES'
--- 1 or 2: every second case alone (tests/halves.sh).
+-- 1 or 2: every second case alone (tests/parallel.sh).
 local half = tonumber(os.getenv 'UL_TEST_HALF')
 
 local there, why = pcall(ul.zeros, 1, { device = 'cuda' })
