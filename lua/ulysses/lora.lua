@@ -205,7 +205,9 @@ end
 function lora.merge(model)
   for _, one in ipairs(adapted('lora.merge', model)) do
     local layer = one.layer
-    core.no_grad(core.scope, function() layer.weight:copy_(adapter.merged(layer)) end)
+    core.no_grad(core.scope, function()
+      weight_parts.set(layer, 'weight', adapter.merged(layer))
+    end)
     layer.lora_a, layer.lora_b, layer.lora_scale = nil, nil, nil
   end
   return model

@@ -24,7 +24,9 @@ local function meshes(n)
   if n == 4 then
     list[3] = { sp = 2, tp = 2 }
     list[4] = { sp = 4, ring = 2 }
+    list[5] = { sp = 2, tp = 2, shard = true }
   end
+  if n == 2 or n == 3 then list[#list + 1] = { sp = n, shard = true } end
   return list
 end
 

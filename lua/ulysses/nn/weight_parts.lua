@@ -100,4 +100,21 @@ function weight_parts.gather(part, mine)
   return weight_parts.gather(part.inner, all:view(part.flat))
 end
 
+--- Sets a parameter to what its module is to compute with, on ranks that keep a slice of that too.
+---@param owner table a module
+---@param field string
+---@param used Tensor
+function weight_parts.set(owner, field, used)
+  local part = weight_parts.of(owner, field)
+  if not part or not part.flat then
+    owner[field]:copy_(used)
+    return
+  end
+  for _, parameter, its_owner, its_field in owner:named_parameters() do
+    if its_owner == owner and its_field == field then
+      parameter:copy_(weight_parts.slice(part, used))
+    end
+  end
+end
+
 return weight_parts
