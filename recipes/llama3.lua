@@ -121,7 +121,13 @@ recipe.model = Llama
 -- Model: another class, of the same settings.
 local function new_model(cfg, Model)
   local ranks = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp, shard = cfg.shard }
-  if cfg.model.path then return ul.hf.load(cfg.model.path, { mesh = ranks, dtype = cfg.dtype }) end
+  if cfg.model.path then
+    local model, tokenizer = ul.hf.load(cfg.model.path, { mesh = ranks, dtype = cfg.dtype })
+    for name in pairs(cfg.model) do          -- the record has what the folder says
+      if name ~= 'path' then cfg.model[name] = model.settings[name] end
+    end
+    return model, tokenizer
+  end
   ranks.heads = cfg.model.n_heads
   return (Model or Llama)(cfg.model, ul.mesh(ranks)):to(cfg.dtype):init_weights { seed = cfg.seed }
 end

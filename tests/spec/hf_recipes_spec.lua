@@ -53,7 +53,11 @@ describe('a recipe', function()
     assert.equal('bf16', ul.safetensors.open(both .. '/model.safetensors'):dtype 'lm_head.weight')
     assert.matches('"bfloat16"', models.read(both .. '/config.json'))
     -- the same step as by the model of the recipe itself
-    local again = quietly(llama3.train, llama3:configure(settings { model = out, steps = 1 }))
+    local of_folder = llama3:configure(settings { model = out, steps = 1 })
+    local again = quietly(llama3.train, of_folder)
+    local c = of_folder.model -- what the record of the run has
+    assert.same({ out, 32, 2, 48 }, { c.path, c.dim, c.n_layers, c.ffn })
+    assert.is_nil(c.rope_theta)
     local other = quietly(function()
       local cfg = llama3:configure(settings { model = small, steps = 1 })
       local class = setmetatable({}, { __call = function(_, c, mesh)
@@ -77,6 +81,8 @@ describe('a recipe', function()
     assert.is_nil(llama3:configure { 'model=none' }.model.path)
     assert.error_matches(function() llama3:configure { 'model=a', 'model.path=b' } end,
                          "model.path is set twice, to 'a' and to 'b'")
+    assert.matches('^llama3: model.path=some/where%* data=', llama3:describe(cfg))
+    assert.matches('^llama3: model.vocab=', llama3:describe(llama3:configure {}))
     local output, status = program.shell '$P recipes/llama3.lua model=a model.dim=64'
     assert.equal(1, status)
     assert.matches("model.dim=64 says nothing: the model of 'a' has its own\n$", output)

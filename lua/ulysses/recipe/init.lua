@@ -292,19 +292,29 @@ local function quote(text)
   return "'" .. text:gsub("'", "'\\''") .. "'"
 end
 
---- All settings in a few lines, a star behind those that are not the recipe's defaults.
+-- Whether a table has other values than these, in the folder that its `path` names.
+local function is_elsewhere(self, cfg, path)
+  local outer, last = split(path)
+  return last ~= 'path' and self.leaf_at[outer .. '.path'] ~= nil
+    and get(cfg, outer .. '.path') ~= nil
+end
+
+--- All settings in a few lines, a star behind those that are not the recipe's defaults. Of a model
+--- that is a folder's (model=folder) that folder alone, which has the rest.
 ---@param cfg table
 ---@return string
 function Recipe:describe(cfg)
   local lines, line = {}, self.name .. ':'
   for _, leaf in ipairs(self.leaves) do
-    local text = value.write(get(cfg, leaf.path))
-    local changed = text ~= value.write(leaf.default)
-    text = (' %s=%s%s'):format(leaf.path, quote(text), changed and '*' or '')
-    if #line + #text > WIDTH then
-      lines[#lines + 1], line = line, ' '
+    if not is_elsewhere(self, cfg, leaf.path) then
+      local text = value.write(get(cfg, leaf.path))
+      local changed = text ~= value.write(leaf.default)
+      text = (' %s=%s%s'):format(leaf.path, quote(text), changed and '*' or '')
+      if #line + #text > WIDTH then
+        lines[#lines + 1], line = line, ' '
+      end
+      line = line .. text
     end
-    line = line .. text
   end
   lines[#lines + 1] = line
   return table.concat(lines, '\n')
