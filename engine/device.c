@@ -1,4 +1,6 @@
 /* device.c - which kernels and which stream serve a tensor. The only place that names a backend. */
+#include <string.h>
+
 #include "internal.h"
 
 static const ul_kernels *const meta_kernels[UL_DTYPES] = {
@@ -32,8 +34,22 @@ ul_stream *ul__stream(const ul_tensor *t)
 
 void ul_meta_counts(double *flops, double *bytes)
 {
-    *flops = ul_meta_counted.flops;
-    *bytes = ul_meta_counted.bytes;
+    *flops = *bytes = 0;
+    for (int k = 0; k < UL_KERNELS; k++)
+        for (int dtype = 0; dtype < UL_DTYPES; dtype++) {
+            *flops += ul_meta_counted[k][dtype].flops;
+            *bytes += ul_meta_counted[k][dtype].bytes;
+        }
+}
+
+const char *ul_meta_kernel(int i, ul_dtype dtype, double *calls, double *flops, double *bytes)
+{
+    if (i < 0 || i >= UL_KERNELS) return NULL;
+    const ul_meta_count *counted = &ul_meta_counted[i][dtype];
+    *calls = counted->calls;
+    *flops = counted->flops;
+    *bytes = counted->bytes;
+    return ul_kernel_name((ul_kernel)i);
 }
 
 /* Products and attention that have run. Atomic: as the counts of meta. */
@@ -76,7 +92,7 @@ double ul_peak_flops(ul_dtype dtype)
     return ul_cpu_peak_flops(dtype == UL_BF16) / (dtype == UL_F64 ? 2 : 1);
 }
 
-void ul_meta_reset(void) { ul_meta_counted = (ul_meta_count){0, 0}; }
+void ul_meta_reset(void) { memset(ul_meta_counted, 0, sizeof ul_meta_counted); }
 
 int ul_threads(void) { return ul_cpu_threads(); }
 

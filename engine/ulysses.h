@@ -106,16 +106,16 @@ int ul_set_isa(const char *name);
 int ul_tf32(void);
 void ul_set_tf32(int allowed);
 
-/* FLOPs of all products and attention so far, on any device, forward and backward; on meta those
- * that would have run. */
+/* FLOPs of all products and attention so far, on any device, both ways; meta: what would run. */
 double ul_flops(void);
 /* How many backward passes have begun so far. */
 int64_t ul_backward_passes(void);
 /* FLOP/s that the cpu's threads reach at best on that dtype (floats), measured for some 10 ms. */
 double ul_peak_flops(ul_dtype dtype);
 
-/* FLOPs and bytes that the meta device has counted since the last reset. */
+/* FLOPs and bytes that meta has counted since the last reset; the i-th kernel: name or NULL. */
 void ul_meta_counts(double *flops, double *bytes);
+const char *ul_meta_kernel(int i, ul_dtype dtype, double *calls, double *flops, double *bytes);
 void ul_meta_reset(void);
 
 /* For tests: makes the n-th allocation from now fail, of data, handles or tape alike; 0 turns that

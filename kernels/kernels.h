@@ -114,11 +114,22 @@ typedef struct ul_kernels {
 extern const ul_kernels ul_kernels_meta_f32, ul_kernels_meta_bf16, ul_kernels_meta_f64;
 extern const ul_kernels ul_kernels_meta_i32, ul_kernels_meta_i64, ul_kernels_meta_u8;
 
-/* What the meta tables have counted, all threads of work together. */
+/* The kernels in the order of their list. */
+typedef enum ul_kernel {
+#define UL_KERNEL_ANY(name, signature, flops, bytes)   UL_KERNEL_##name,
+#define UL_KERNEL_FLOAT(name, signature, flops, bytes) UL_KERNEL_##name,
+#include "kernels.def"
+#undef UL_KERNEL_ANY
+#undef UL_KERNEL_FLOAT
+    UL_KERNELS
+} ul_kernel;
+const char *ul_kernel_name(ul_kernel kernel);
+
+/* What the meta tables have counted, by kernel and dtype, all threads of work together. */
 typedef struct ul_meta_count {
-    double flops, bytes;
+    double calls, flops, bytes;
 } ul_meta_count;
-extern ul_meta_count ul_meta_counted;
+extern ul_meta_count ul_meta_counted[UL_KERNELS][6];
 
 /* The same FLOPs for a call on any device. */
 double ul_flops_of_gemm(const ul_gemm *g);

@@ -32,6 +32,9 @@
 #define INDEX_f32        0 /* in ul_cpu_kernels() */
 #define INDEX_bf16       1
 #define INDEX_f64        2
+#define INDEX_i32        3
+#define INDEX_i64        4
+#define INDEX_u8         5
 #define IS_FIRST_f32     1 /* the one that holds the counters */
 
 /* Atomic: a program may work on meta tensors from several threads. */
@@ -44,10 +47,12 @@ static void add_to(double *total, double x)
         !__atomic_compare_exchange(total, &before, &after, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
 }
 
-static int count(double flops, double bytes)
+static int count(ul_kernel kernel, double flops, double bytes)
 {
-    add_to(&ul_meta_counted.flops, flops);
-    add_to(&ul_meta_counted.bytes, bytes);
+    ul_meta_count *counted = &ul_meta_counted[kernel][JOIN(INDEX_, UL_TYPE)];
+    add_to(&counted->calls, 1);
+    add_to(&counted->flops, flops);
+    add_to(&counted->bytes, bytes);
     return 0;
 }
 
@@ -160,7 +165,7 @@ static double attention_bytes(const ul_attention_args *a, int n_q, int n_kv, dou
 #define BY_HAND(name)          SECOND_OF(BY_HAND_##name, 0, 0)
 
 #define DEFINE_0(name, signature, flops, bytes) \
-    static int meta_##name signature { return count(flops, bytes); }
+    static int meta_##name signature { return count(UL_KERNEL_##name, flops, bytes); }
 #define DEFINE_1(name, signature, flops, bytes)
 #define DEFINE(name, signature, flops, bytes) \
     JOIN(DEFINE_, BY_HAND(name))(name, signature, flops, bytes)
@@ -179,7 +184,7 @@ static int meta_find_outside(ul_stream *s, int64_t *at, const void *x, int64_t n
                              int64_t high, int64_t except)
 {
     *at = -1;
-    return count(0, (double)n * E);
+    return count(UL_KERNEL_find_outside, 0, (double)n * E);
 }
 
 #if JOIN(IS_FLOAT_, UL_TYPE)
@@ -195,7 +200,7 @@ static int meta_attention_work(ul_stream *s, int64_t *forward, int64_t *backward
 static int meta_sum_squares(ul_stream *s, double *out, const void *x, int64_t n)
 {
     *out = NAN;
-    return count(2 * (double)n, (double)n * E);
+    return count(UL_KERNEL_sum_squares, 2 * (double)n, (double)n * E);
 }
 
 #endif
@@ -212,7 +217,20 @@ const ul_kernels JOIN(ul_kernels_meta_, UL_TYPE) = {
 
 #if JOIN(IS_FIRST_, UL_TYPE)
 
-ul_meta_count ul_meta_counted;
+ul_meta_count ul_meta_counted[UL_KERNELS][6];
+
+const char *ul_kernel_name(ul_kernel kernel)
+{
+#define NAME(name, signature, flops, bytes) [UL_KERNEL_##name] = #name,
+#undef UL_KERNEL_ANY
+#undef UL_KERNEL_FLOAT
+#define UL_KERNEL_ANY   NAME
+#define UL_KERNEL_FLOAT NAME
+    static const char *const names[UL_KERNELS] = {
+#include "kernels.def"
+    };
+    return names[kernel];
+}
 
 /* ---- the FLOPs of products and attention, for whoever runs them on another device ---- */
 

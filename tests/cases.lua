@@ -54,7 +54,8 @@ local not_ops = [[
   backward data device dim dtype free is_contiguous item keep numel requires_grad_ retain_grad size
   stride tolist is_tensor is_alive swap scope scope_begin scope_end scoped no_grad enable_grad
   is_grad_enabled fn manual_seed random_state set_random_state memory reset_peak_memory
-  set_memory_limit trim_memory meta_counts reset_meta_counts threads isa debug_allocations
+  set_memory_limit trim_memory meta_counts meta_kernels reset_meta_counts threads isa
+  debug_allocations
   debug_fail_allocation library json_decode json_quote file_write file_sum file_rename file_point
   path_exchange folder_make folder_sync folder_list path_remove disk_free hash debug_fail_write
   debug_writes safetensors_open safetensors_save tokenizer_load default_device set_default_device

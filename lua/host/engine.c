@@ -135,6 +135,33 @@ static int meta_counts(lua_State *L)
     return 2;
 }
 
+/* meta_kernels() -> { { name =, dtype =, calls =, flops =, bytes = }, .. } of what was called */
+static int meta_kernels(lua_State *L)
+{
+    double calls, flops, bytes;
+    const char *name;
+    host_arguments(L, "meta_kernels", 0);
+    lua_newtable(L);
+    for (int k = 0, n = 0; (name = ul_meta_kernel(k, UL_F32, &calls, &flops, &bytes)); k++)
+        for (int dtype = 0; dtype < UL_DTYPES; dtype++) {
+            ul_meta_kernel(k, (ul_dtype)dtype, &calls, &flops, &bytes);
+            if (calls == 0) continue;
+            lua_createtable(L, 0, 5);
+            lua_pushstring(L, name);
+            lua_setfield(L, -2, "name");
+            lua_pushstring(L, host_dtypes[dtype]);
+            lua_setfield(L, -2, "dtype");
+            lua_pushnumber(L, calls);
+            lua_setfield(L, -2, "calls");
+            lua_pushnumber(L, flops);
+            lua_setfield(L, -2, "flops");
+            lua_pushnumber(L, bytes);
+            lua_setfield(L, -2, "bytes");
+            lua_rawseti(L, -2, ++n);
+        }
+    return 1;
+}
+
 static int reset_meta_counts(lua_State *L)
 {
     host_arguments(L, "reset_meta_counts", 0);
@@ -256,6 +283,7 @@ const host_function host_engine[] = {
     {"set_memory_limit", set_memory_limit, NULL, HOST_MODULE},
     {"trim_memory", trim_memory, NULL, HOST_MODULE},
     {"meta_counts", meta_counts, NULL, HOST_MODULE},
+    {"meta_kernels", meta_kernels, NULL, HOST_MODULE},
     {"reset_meta_counts", reset_meta_counts, NULL, HOST_MODULE},
     {"threads", threads, NULL, HOST_MODULE},
     {"isa", isa, NULL, HOST_MODULE},

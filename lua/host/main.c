@@ -26,6 +26,8 @@ static const char *const usage =
     "                 UL_DEVICE, else cpu)\n"
     "  --ranks N      the script, or one prompt, on N ranks, on --hosts a:4,b:4 or all on this\n"
     "                 one; UL_RANK_OUTPUT=all: a script with the output of all of them\n"
+    "  --plan[=NAME]  run nothing: what a step of the script takes of memory, wire and time on\n"
+    "                 --ranks N of a machine: a100, b200, h100, h200 (default), or here: this cpu\n"
     "  --report DIR   write the page about the run in a folder, and print where it is\n"
     "  --threads N    threads for kernels (default: UL_THREADS, else all CPUs)\n"
     "  -v, --version  print versions\n"
@@ -227,12 +229,21 @@ static int set_device(lua_State *L, const char *name)
         name);
 }
 
+/* Sizes alone from here on; the page is printed behind the last step (plan.lua). */
+static int set_plan(lua_State *L, const char *machine)
+{
+    if (run_string(L, "require('ulysses.plan_machines').check((...))", machine)) return 1;
+    if (set_device(L, "meta")) return 1;
+    setenv("UL_PLAN_MACHINE", machine, 1);
+    return run_string(L, "require('ulysses.plan').begin((...))", machine);
+}
+
 static int no_option(lua_State *L, const char *option)
 {
     lua_settop(L, 0);
     const char *code =
         "local options = {}\n"
-        "for option in ([[-e -i -l -j -O -v -h --device --hosts --ranks --report --threads"
+        "for option in ([[-e -i -l -j -O -v -h --device --hosts --plan --ranks --report --threads"
         " --version --help]]):gmatch '%S+' do options[#options + 1] = option end\n"
         "return require 'ulysses.suggest'((...), options)";
     int ok = luaL_loadstring(L, code) == 0;
@@ -255,6 +266,10 @@ static int options(lua_State *L, char **argv, int *at, int *did_something, int *
         } else if (!strcmp(option, "--device")) {
             if (!argv[++*at]) return missing("--device", "name");
             if (set_device(L, argv[*at])) return 1;
+        } else if (ranks_is_plan(option)) {
+            if (!argv[*at + 1])
+                return ranks_complain("--plan needs a script: ulysses-lua --plan recipe.lua .."), 1;
+            if (set_plan(L, option[6] ? option + 7 : "h200")) return 1;
         } else if (!strcmp(option, "--report")) {
             if (!argv[++*at]) return missing("--report", "folder");
             return run_string(L, "print(require('ulysses.report').write((...)))", argv[*at]);
@@ -309,7 +324,9 @@ static int run_script(lua_State *L, int argc, char **argv, int at, int interacti
         if (n < 0) n = 0;
         luaL_checkstack(L, n + 4, "too many arguments");
         for (int i = 0; i < n; i++) lua_pushstring(L, argv[at + 1 + i]);
-        return run(L, interactive ? n + 1 : n);
+        if (run(L, interactive ? n + 1 : n)) return 1;
+        return getenv("UL_PLAN_MACHINE") ? run_string(L, "require('ulysses.plan').finish()", NULL)
+                                         : 0;
     }
     run_loaded(L, rc, 0);
     return interactive ? run_string(L, "require('ulysses.repl').run()", NULL) : 1;

@@ -193,10 +193,15 @@ static int does_something(const char *option)
     return 1;
 }
 
+int ranks_is_plan(const char *option)
+{
+    return !strncmp(option, "--plan", 6) && (!option[6] || option[6] == '=');
+}
+
 int ranks_start(char **argv)
 {
     char *ranks = NULL, *hosts = NULL;
-    int is_rank = join(), prompts = 0, works = 0, at = 1;
+    int is_rank = join(), prompts = 0, plans = 0, works = 0, at = 1;
     while (argv[at] && argv[at][0] == '-' && argv[at][1]) {
         char **taken = !strcmp(argv[at], "--ranks")   ? &ranks
                        : !strcmp(argv[at], "--hosts") ? &hosts
@@ -211,12 +216,14 @@ int ranks_start(char **argv)
             continue;
         }
         prompts |= !strcmp(argv[at], "-i");
+        plans |= ranks_is_plan(argv[at]);
         works |= does_something(argv[at]);
         at += has_word(argv[at]) && argv[at + 1] ? 2 : 1;
     }
     if (hosts && !ranks) return ranks_complain("--hosts needs --ranks N"), 1;
     if (!ranks) return -1;
     if (!fits(ranks, hosts)) return 1;
+    if (plans) return setenv("UL_PLAN_RANKS", ranks, 1), -1; /* pretended by one process */
     if (number(ranks, ranks + strlen(ranks)) == 1 && !hosts) return -1;
     if (is_rank)
         return ranks_complain("--ranks starts ranks by itself, but this is one that a launcher has "

@@ -10,6 +10,9 @@
  */
 int ranks_start(char **argv);
 
+/* Whether an option is --plan or --plan=NAME: ranks are then pretended, none is started. */
+int ranks_is_plan(const char *option);
+
 /* Whether this is that front process. */
 int ranks_is_front(void);
 /* A rank's connection to it; -1: there is none. */

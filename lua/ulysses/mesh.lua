@@ -75,8 +75,10 @@ end
 local function world_for(group, sp, tp)
   local world = group or ul.group()
   local least = sp * tp
-  if world.size == 1 and least > 1 and ul.default_device() == 'meta' then
-    return ul.group { pretend = least, rank = 0 }
+  if world.size == 1 and ul.default_device() == 'meta' then
+    -- --ranks N --plan: so many are planned for, where they are more than one sequence needs
+    local wanted = math.max(least, tonumber(os.getenv 'UL_PLAN_RANKS') or 1)
+    if wanted > 1 then world = ul.group { pretend = wanted, rank = 0 } end
   end
   if world.size % least ~= 0 then
     local names = tp == 1 and 'sp = ' .. sp or sp == 1 and 'tp = ' .. tp

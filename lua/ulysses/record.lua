@@ -6,6 +6,7 @@ local folder = require 'ulysses.folder'
 local log = require 'ulysses.log'
 local machine = require 'ulysses.machine'
 local metrics = require 'ulysses.metrics'
+local plan = require 'ulysses.plan'
 local raise = require 'ulysses.raise'
 local tensorboard = require 'ulysses.tensorboard'
 local utf8 = require 'ulysses.utf8'
@@ -232,6 +233,7 @@ end
 ---@param self Run
 ---@return string
 function record.plan(self)
+  if plan.machine then return plan.page(self, ranks_text(self)) end
   local bytes = ul.memory('meta').peak + ul.memory('meta').scratch + ul.memory('cpu').peak
   local parameters = self.model.n_parameters and self.model:n_parameters() or 0
   local memory = amount(bytes)

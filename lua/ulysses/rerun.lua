@@ -10,7 +10,7 @@ local raise = require 'ulysses.raise'
 
 local function collect(...) return { n = select('#', ...), ... } end
 
-local rerun = {}
+local rerun = { flops = 0 } -- of all second runs so far
 
 --- Refuses what cannot be called.
 ---@param name string of the caller
@@ -33,6 +33,7 @@ end
 -- f's results once more, with gradients, and with the random numbers of the first time.
 local function run_again(context)
   local seed, next_key = core.random_state()
+  local flops = core.flops()
   core.set_random_state(context.seed, context.next_key)
   local results = core.enable_grad(function()
     local inputs = context.inputs
@@ -41,6 +42,7 @@ local function run_again(context)
     return collect(context.f(x, unpack(inputs, 1, inputs.n)))
   end)
   core.set_random_state(seed, next_key)
+  rerun.flops = rerun.flops + core.flops() - flops
   return results
 end
 

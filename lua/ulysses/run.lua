@@ -6,6 +6,7 @@ local checkpoint = require 'ulysses.checkpoint'
 local folder = require 'ulysses.folder'
 local log = require 'ulysses.log'
 local options = require 'ulysses.options'
+local plan = require 'ulysses.plan'
 local raise = require 'ulysses.raise'
 local ranks = require 'ulysses.ranks'
 local record = require 'ulysses.record'
@@ -82,6 +83,7 @@ local function begin_step(self)
                   seconds = self.seconds, bad = self.bad, pace = self.pace,
                   updates = self.optim and self.optim.steps }
   self.recorded, self.given = false, {}
+  if self.on_meta then plan.begin_step(self) end
   if self.optim then self.optim.skipped = false end
   self.scope = ul.scope_begin('step ' .. self.taken + 1)
   self.step = self.taken + 1

@@ -231,8 +231,8 @@ cases.set_memory_limit = {
 }
 cases.set_default_device = { { 'an unknown device', function() ul.set_default_device('cdu') end,
   "set_default_device: no device 'cdu'; there is cpu, meta, cuda (or cuda:1 ..)" } }
-for _, name in ipairs { 'reset_peak_memory', 'trim_memory', 'meta_counts', 'reset_meta_counts',
-                        'default_device', 'flops', 'attention_report' } do
+for _, name in ipairs { 'reset_peak_memory', 'trim_memory', 'meta_counts', 'meta_kernels',
+                        'reset_meta_counts', 'default_device', 'flops', 'attention_report' } do
   cases[name] = { { 'an argument', function() ul[name](1) end,
     name .. ': 1 arguments, at most 0 are known' } }
 end

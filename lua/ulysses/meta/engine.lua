@@ -154,6 +154,11 @@ function ul.trim_memory() end
 ---@return number bytes
 function ul.meta_counts() end
 
+--- What the meta device has counted of each kernel, in the order of kernels.def; those alone that
+--- were called.
+---@return { name: string, dtype: Dtype, calls: number, flops: number, bytes: number }[]
+function ul.meta_kernels() end
+
 --- Begins the counts of the meta device anew.
 function ul.reset_meta_counts() end
 
