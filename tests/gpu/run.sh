@@ -9,7 +9,12 @@
 # runs out of time is reported, and the next one follows. Exit status: whether all tests passed.
 #
 # To see that the script itself runs, on a machine without a GPU: UL_CUDA_BACKEND names the emulated
-# backend. On a machine without network, tests/gpu/pack.sh first gathers what is missing there, elsewhere.
+# backend. On a machine without network, tests/gpu/pack.sh first gathers what is missing there,
+# elsewhere. Where a machine is lent for one command that returns a folder, with a limit of its own
+# of 10 minutes:
+#
+#   tests/gpu/pack.sh                                                  (here; 64 MiB with the source)
+#   tests/gpu/run.sh "$OUT/gpu-report.md"; cp -r build/gpu-logs "$OUT"                        (there)
 cd "$(dirname "$0")/../.." || exit 1
 report=${1:-build/gpu-report.md}
 logs=build/gpu-logs
@@ -82,7 +87,7 @@ build() {
     local capability
     capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
     cmake --preset cuda -DUL_CUDA_ARCHITECTURES="${capability:-90}-real" &&
-        cmake --build --preset cuda -j "$(nproc)" --target core ulysses-lua \
+        cmake --build --preset cuda -j "$(nproc)" --target core ulysses-lua matmul_test \
             $([[ $UL_CUDA_BACKEND ]] || echo ulysses_cuda)
 }
 
@@ -90,9 +95,14 @@ lua() { env "LUA_PATH=$lua_path" "LUA_CPATH=$lua_cpath" luajit "$@"; }
 
 suite() { lua tests/busted.lua tests/cuda/*_spec.lua; }
 
+# Every layout, type, batch and epilogue, by the real cuBLASLt.
+products() { build/cuda/matmul_test "${UL_CUDA_BACKEND:-build/cuda/ulysses/libulysses_cuda.so}"; }
+
 attention() {
-    lua tests/cuda/cudnn_attention.lua cudnn any_order large
-    lua tests/cuda/cudnn_attention.lua native in_order large
+    local status=0
+    lua tests/cuda/cudnn_attention.lua cudnn any_order large || status=$?
+    lua tests/cuda/cudnn_attention.lua native in_order large || status=$?
+    return $status
 }
 
 # What shares memory between threads: the tool is 10 to 100 times slower.
@@ -107,32 +117,38 @@ sanitized() {
 ranks() {
     local folder
     folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
     for n in 1 "$1"; do
         "$program" --device cuda --ranks "$n" recipes/llama3.lua sp="$n" steps=20 dtype=f32 \
             out="$folder/$n" || return
     done
     lua tests/gpu/losses.lua "$folder/1" "$folder/$1"
-    local status=$?
-    rm -rf "$folder"
-    return $status
 }
 
 steps() {
-    "$program" --device cuda tests/gpu/step.lua
-    python3 -c 'import torch, transformers' && python3 tests/gpu/step.py
+    local status=0
+    "$program" --device cuda tests/gpu/step.lua || status=$?
+    if python3 -c 'import torch, transformers' 2>/dev/null; then
+        python3 tests/gpu/step.py || status=$?
+    else
+        echo 'no comparison: python3 with torch and transformers is not here'
+    fi
+    return $status
 }
 
 : >"$report"
+trap 'say "" && say "stopped from outside after $((SECONDS - started)) s"; exit 1' TERM INT
 say '# What a GPU showed'
 [[ -d $tools ]] && use_tools
 program=build/cuda/ulysses-lua
 lua_path="lua/?.lua;lua/?/init.lua;?.lua;$LUA_PATH;;"
 lua_cpath="build/cuda/?.so;$LUA_CPATH;;"
 export program lua_path lua_cpath
-export -f machine build lua suite attention sanitized ranks steps
+export -f machine build lua suite products attention sanitized ranks steps
 part 'Machine' 30 bash -c machine
 if lines=15 part 'Build' 200 bash -c build; then
     test_part 'Kernel suite' 90 bash -c suite
+    test_part 'Products: cuBLASLt' 60 bash -c products
     test_part 'Attention: cuDNN, ours, f64' 60 bash -c attention
     test_part 'Two ranks on one GPU' 60 bash -c 'ranks 2'
     test_part 'Four ranks on one GPU' 60 bash -c 'ranks 4'
