@@ -60,8 +60,8 @@ describe('a recipe', function()
     assert.is_nil(c.rope_theta)
     local other = quietly(function()
       local cfg = llama3:configure(settings { model = small, steps = 1 })
-      local class = setmetatable({}, { __call = function(_, c, mesh)
-        local model = llama3.model(c, mesh):load(first:state())
+      local class = setmetatable({}, { __call = function(_, given, mesh)
+        local model = llama3.model(given, mesh):load(first:state())
         function model.to(self) return self end
         function model.init_weights(self) return self end
         return model
