@@ -308,16 +308,20 @@ local function peak_with(settings, ranks)
   return peak
 end
 
--- Settings that recipes have for it, tried one by one and then together.
+-- Settings that recipes have for it, tried one by one and then all together.
 local function variants(self)
-  local config, list = self.config or {}, {}
+  local config, list, all = self.config or {}, {}, {}
   local ranks = self.mesh and self.mesh.world.size or 1
-  if config.offload == false then list[1] = { { offload = true }, ranks } end
-  if type(config.sp) == 'number' then
-    local doubled = { sp = 2 * config.sp }
-    list[#list + 1] = { doubled, 2 * ranks }
-    if #list == 2 then list[3] = { { sp = 2 * config.sp, offload = true }, 2 * ranks } end
+  local function try(name, value, n)
+    list[#list + 1], all[name] = { { [name] = value }, n }, value
   end
+  if config.shard == false and ranks > 1 then try('shard', true, ranks) end
+  if config.offload == false then try('offload', true, ranks) end
+  if type(config.sp) == 'number' then
+    try('sp', 2 * config.sp, 2 * ranks)
+    if config.shard == false then all.shard = true end
+  end
+  if #list > 1 then list[#list + 1] = { all, list[#list][2] } end
   return list
 end
 

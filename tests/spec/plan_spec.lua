@@ -189,6 +189,10 @@ describe('--plan', function()
                          .. 'dtype=bf16 batch=1 seq_len=64K')
     assert.matches('does not fit in 141.00 GB: [%d.]+ GB too much\n'
                    .. ' +with offload=true on 1 ranks: +[%d.]+ GB  ', page)
+    page = planned('--plan=a100 recipes/llama3.lua data=\'docs/*.md\' model.dim=4096 sp=2 '
+                   .. 'model.n_layers=8 model.n_heads=32 model.n_kv_heads=8 model.ffn=14336 '
+                   .. 'dtype=bf16 batch=1 seq_len=256K')
+    assert.matches('with shard=true on 2 ranks: ', page)
   end)
 
   it('refuses what it cannot plan', function()
