@@ -208,7 +208,8 @@ local told = setmetatable({}, { __mode = 'k' }) -- by tokenizer: what lies besid
 --- ChatML, the chat template that lies beside tells it; then what conversations begin with that
 --- have no system's message is the second result, if that is not the format's own.
 ---@param tok Tokenizer
----@return string? family, string? system
+---@return string? family
+---@return string? system
 function chat.family(tok)
   check_tokenizer('chat.family', tok)
   local function has(name)
