@@ -1,6 +1,7 @@
 /* optimizer.c - steps of AdamW and SGD, and the norm of gradients; in place, outside of the tape.
  */
 #include <math.h>
+#include <stdlib.h>
 
 #include "../internal.h"
 #include "../off_device.h"
@@ -161,26 +162,68 @@ int ul_sgd_(ul_tensor *p, ul_tensor *grad, ul_tensor *momentum, ul_tensor *maste
     return rc;
 }
 
+/* *sum, which kernels of x see, = sum of x^2. */
 static int sum_squares(double *sum, const ul_tensor *x)
 {
     ul_tensor *flat;
-    UL_TRY(ul__check_float("global_norm", "x", x));
     UL_TRY(ul_tensor_is_contiguous(x) ? ul__alias(&flat, x) : ul__compact(&flat, x));
-    *sum = 0;
     int rc = ul__kernels(x)->sum_squares(ul__stream(x), sum, ul__data(flat), ul_tensor_size(x));
     ul_tensor_free(flat);
     return rc;
 }
 
+/* The sums of those of xs that are on cuda, one behind the other in `sums` there. */
+static int sums_on_cuda(ul_tensor *sums, ul_tensor *const *xs, int n)
+{
+    double *at = ul__data(sums);
+    for (int i = 0; i < n; i++)
+        if (xs[i]->storage->device == UL_CUDA) UL_TRY(sum_squares(at++, xs[i]));
+    return UL_OK;
+}
+
+/* Writes those sums to the host, which waits for the device once, whatever n_cuda > 0 is. */
+static int read_sums(double *sum, ul_tensor *const *xs, int n, int64_t n_cuda)
+{
+    ul_tensor *sums;
+    UL_TRY(ul_tensor_new(&sums, UL_F64, UL_CUDA, 1, &n_cuda));
+    int rc = sums_on_cuda(sums, xs, n);
+    if (rc == UL_OK)
+        rc = ul__read_values(sum, ul__data(sums), n_cuda * (int64_t)sizeof *sum, UL_CUDA);
+    ul_tensor_free(sums);
+    return rc;
+}
+
+static int add_squares(double *total, ul_tensor *const *xs, int n, double *of_cuda, int64_t n_cuda)
+{
+    if (n_cuda > 0) UL_TRY(read_sums(of_cuda, xs, n, n_cuda));
+    *total = 0;
+    for (int i = 0; i < n; i++) { /* in their order, wherever they are */
+        double sum = 0;
+        if (xs[i]->storage->device == UL_CUDA)
+            sum = *of_cuda++;
+        else
+            UL_TRY(sum_squares(&sum, xs[i]));
+        *total += sum;
+    }
+    return UL_OK;
+}
+
 int ul_global_norm(double *norm, ul_tensor *const *xs, int n)
 {
-    double total = 0, sum;
+    double total, *of_cuda = NULL;
+    int64_t n_cuda = 0;
     for (int i = 0; i < n; i++) {
-        UL_TRY(sum_squares(&sum, xs[i]));
-        total += sum;
+        UL_TRY(ul__check_float("global_norm", "x", xs[i]));
+        n_cuda += xs[i]->storage->device == UL_CUDA;
     }
-    *norm = sqrt(total);
-    return UL_OK;
+    if (n_cuda > 0) {
+        of_cuda = ul__alloc((size_t)n_cuda * sizeof *of_cuda);
+        UL_REQUIRE(of_cuda, UL_ENOMEM, "global_norm: out of memory");
+    }
+    int rc = add_squares(&total, xs, n, of_cuda, n_cuda);
+    free(of_cuda);
+    if (rc == UL_OK) *norm = sqrt(total);
+    return rc;
 }
 
 static int scale_in_place(ul_tensor *x, double factor)

@@ -123,23 +123,24 @@ KERNEL squares_kernel(double *parts, const real *x, int64_t n, int64_t packs)
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-KERNEL squares_end_kernel(double *parts, int n)
+KERNEL squares_end_kernel(double *out, const double *parts, int n)
 {
     double sum = 0;
     for (int i = threadIdx.x; i < n; i += blockDim.x) sum += parts[i];
     sum = block_reduce(sum, add_doubles());
-    if (threadIdx.x == 0) parts[0] = sum;
+    if (threadIdx.x == 0) *out = sum;
 }
 
 int CUDA(sum_squares)(ul_stream *s, double *out, const void *x, int64_t n)
 {
     double *parts = (double *)s->scratch;
-    *out = 0;
-    if (n == 0) return 0;
-    int64_t packs = is_aligned(x) ? n / PACK : 0;
-    dim3 grid = grid_for(s, packs > 0 ? packs : n, BLOCK);
-    UL_LAUNCH(squares_kernel, grid, dim3(BLOCK), 0, s->stream, parts, (const real *)x, n, packs);
-    UL_LAUNCH(squares_end_kernel, dim3(1), dim3(BLOCK), 0, s->stream, parts, (int)grid.x);
-    int rc = ul_cuda_launched("sum_squares");
-    return rc < 0 ? rc : ul_cuda_fetch(s, out, parts, sizeof *out);
+    dim3 grid(0);
+    if (n > 0) {
+        int64_t packs = is_aligned(x) ? n / PACK : 0;
+        grid = grid_for(s, packs > 0 ? packs : n, BLOCK);
+        UL_LAUNCH(squares_kernel, grid, dim3(BLOCK), 0, s->stream, parts, (const real *)x, n,
+                  packs);
+    }
+    UL_LAUNCH(squares_end_kernel, dim3(1), dim3(BLOCK), 0, s->stream, out, parts, (int)grid.x);
+    return ul_cuda_launched("sum_squares");
 }
