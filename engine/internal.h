@@ -194,6 +194,11 @@ static inline int ul__wants_grad(const ul_call *call, int i) { return call->vari
  */
 int ul__pick_backward(ul_call *call, ul_tensor *const *dy);
 
+/* In a rule: adds rows of dy to the gradient of input i at the rows that were chosen, seen as
+ * [outer, m, inner] and [outer, n, inner]. saved[0]: index [m]; sizes: outer, n, m, inner.
+ * (index.c) */
+int ul__add_rows(ul_call *call, int i, const ul_tensor *dy, const int64_t *sizes);
+
 /* Refuses a change in place of a tensor the tape cares about; counts it otherwise. */
 int ul__change(const char *op, ul_tensor *t);
 

@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 /* Another number for each change of this file, of kernels.h or of kernels.def. */
-enum { UL_BACKEND_ABI = 8, UL_BACKEND_TYPES = 6, UL_BACKEND_IDENTITY = 16 };
+enum { UL_BACKEND_ABI = 9, UL_BACKEND_TYPES = 6, UL_BACKEND_IDENTITY = 16 };
 
 /* A segment, of which nothing is in use yet; a block that is in use from now on; one that is no
  * more. In the order of the stream that computes. */

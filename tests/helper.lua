@@ -47,7 +47,8 @@ busted.subscribe({ 'file', 'end' }, function(file)
       count('failed')
       print(('%s leaves ul.%s as %s; it found %s'):format(file.name, name, tostring(left),
                                                           tostring(found[name])))
-      ul[name](found[name])
+      local set = ul['set_' .. name] or ul[name]
+      set(found[name])
     end
   end
   return nil, true

@@ -29,13 +29,9 @@ int ul__check_ids(const char *op, const char *what, const ul_tensor *ids, int64_
 /* y[i] = w[ids[i]], so dw[v] = sum of dy[i] over the i with ids[i] = v, in the order of i. */
 static int embedding_backward(ul_call *call, ul_tensor *const *dy)
 {
-    ul_tensor *ids = call->saved[0];
     const int64_t *w_shape = call->variable[1]->shape;
-    ul_grad dw;
-    UL_TRY(ul__grad_acc(&dw, call, 1));
-    return ul__kernels(dy[0])->index_select_backward(ul__stream(dy[0]), dw, ul__data(dy[0]),
-                                                     ul__data(ids), 1, w_shape[0],
-                                                     ul_tensor_size(ids), w_shape[1]);
+    const int64_t sizes[4] = {1, w_shape[0], ul_tensor_size(call->saved[0]), w_shape[1]};
+    return ul__add_rows(call, 1, dy[0], sizes);
 }
 
 static const ul_op embedding = {"embedding", embedding_backward};

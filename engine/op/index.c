@@ -52,15 +52,25 @@ int ul_gather(ul_tensor **y, ul_tensor *x, int dim, ul_tensor *index)
 
 /* ---- index_select ---- */
 
+int ul__add_rows(ul_call *call, int i, const ul_tensor *dy, const int64_t *sizes)
+{
+    const ul_tensor *index = call->saved[0];
+    ul_tensor *work = NULL; /* for the index in order */
+    ul_grad dx;
+    UL_TRY(ul__grad_acc(&dx, call, i));
+    if (dx.data && dy->storage->device == UL_CUDA)
+        UL_TRY(ul_tensor_new(&work, UL_I64, UL_CUDA, 1, (int64_t[]){3 * sizes[2]}));
+    int rc = ul__kernels(dy)->index_select_backward(ul__stream(dy), dx, ul__data(dy),
+                                                    ul__data(index), sizes[0], sizes[1], sizes[2],
+                                                    sizes[3], work ? ul__data(work) : NULL);
+    ul_tensor_free(work);
+    return rc;
+}
+
 /* dx = dy, added at the rows that y's rows came from. saved: index; i: outer, n, m, inner. */
 static int index_select_backward(ul_call *call, ul_tensor *const *dy)
 {
-    const ul_tensor *index = call->saved[0];
-    ul_grad dx;
-    UL_TRY(ul__grad_acc(&dx, call, 0));
-    return ul__kernels(dy[0])->index_select_backward(ul__stream(dy[0]), dx, ul__data(dy[0]),
-                                                     ul__data(index), call->i[0], call->i[1],
-                                                     call->i[2], call->i[3]);
+    return ul__add_rows(call, 0, dy[0], call->i);
 }
 
 static const ul_op index_select = {"index_select", index_select_backward};

@@ -181,8 +181,9 @@ int CPU(gather_backward)(ul_stream *s, ul_grad dx, const void *dy, const int64_t
 }
 
 int CPU(index_select_backward)(ul_stream *s, ul_grad dx, const void *dy, const int64_t *index,
-                               int64_t outer, int64_t n, int64_t m, int64_t inner)
+                               int64_t outer, int64_t n, int64_t m, int64_t inner, int64_t *work)
 {
+    (void)work; /* rows are added one after the other: there is nothing to sort */
     index_job job = {
         .dx = dx.data, .x = dy, .index = index, .outer = outer, .n = n, .m = m, .inner = inner};
     return dx.data ? by_columns(s, &job, dx.add, select_backward_piece) : 0;

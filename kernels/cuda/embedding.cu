@@ -124,42 +124,66 @@ int CUDA(gather_backward)(ul_stream *s, ul_grad dx, const void *dy, const int64_
     return flat_walk(s, "gather_backward", f, m ? outer * inner : 0);
 }
 
-/* A block for each position of the index: the first with its row adds all that have it, in their
- * order; the others have nothing to do. Nothing is added by two at once, so that sums are the same
- * in every run.
- */
-KERNEL select_backward_kernel(acc *dx, const real *dy, const int64_t *index, int64_t outer,
-                              int64_t n, int64_t m, int64_t inner)
+extern "C" const ul_kernels ul_cuda_i64_table;
+
+/* Of ids in ascending order [m], the first position behind `begin` with another id. */
+__device__ __forceinline__ int64_t end_of_same(const int64_t *ids, int64_t begin, int64_t m)
 {
-    __shared__ int64_t found[BLOCK];
-    ROW_STRIDE(j, m)
+    int64_t low = begin + 1, high = m, id = ids[begin];
+    while (low < high) {
+        int64_t half = low + (high - low) / 2;
+        if (ids[half] == id)
+            low = half + 1;
+        else
+            high = half;
+    }
+    return low;
+}
+
+enum { COLUMN_THREADS = 64, IN_FLIGHT = 4 };
+
+/* ids: the index in ascending order; order: where each stood, equal ones in their order. A block
+ * for so many runs of N columns of each position: where its id is the first of equal ones, it adds
+ * all rows that have it, one after the other. Nothing is added by two at once, so that sums are the
+ * same in every run.
+ */
+template <int N>
+static __global__ void select_backward_kernel(acc *dx, const real *dy, const int64_t *ids,
+                                              const int64_t *order, int64_t outer, int64_t n,
+                                              int64_t m, int64_t runs, int64_t pieces)
+{
+    ROW_STRIDE(block, m * pieces)
     {
-        int64_t row = index[j];
-        int is_first = 1;
-        for (int64_t begin = 0; begin < j && is_first; begin += blockDim.x) {
-            int64_t mine = begin + threadIdx.x;
-            is_first = !__syncthreads_or(mine < j && index[mine] == row);
+        int64_t begin = block / pieces, id = ids[begin];
+        if (begin > 0 && ids[begin - 1] == id) continue;
+        int64_t k = block % pieces * COLUMN_THREADS + threadIdx.x;
+        if (k >= outer * runs) continue;
+        int64_t end = end_of_same(ids, begin, m), o = k / runs, i = k % runs;
+        const real *from = dy + (o * m * runs + i) * N;
+        acc *to = dx + ((o * n + id) * runs + i) * N, sum[N];
+        UL_UNROLL for (int c = 0; c < N; c++) sum[c] = to[c];
+        for (int64_t at = begin; at < end; at += IN_FLIGHT) {
+            run<real, N> x[IN_FLIGHT];
+            UL_UNROLL for (int f = 0; f < IN_FLIGHT; f++) if (at + f < end) x[f] =
+                load_run<N>(from + order[at + f] * runs * N);
+            UL_UNROLL for (int f = 0; f < IN_FLIGHT; f++) if (at + f < end)
+                UL_UNROLL for (int c = 0; c < N; c++) sum[c] += load(x[f].v[c]);
         }
-        if (!is_first) continue;
-        for (int64_t begin = j; begin < m; begin += blockDim.x) {
-            int64_t mine = begin + threadIdx.x;
-            int there = mine < m && index[mine] == row;
-            found[threadIdx.x] = there ? mine : -1;
-            if (__syncthreads_or(there))
-                for (int64_t k = threadIdx.x; k < outer * inner; k += blockDim.x) {
-                    int64_t o = k / inner, i = k % inner;
-                    acc sum = 0;
-                    for (unsigned t = 0; t < blockDim.x; t++)
-                        if (found[t] >= 0) sum += load(dy[(o * m + found[t]) * inner + i]);
-                    dx[(o * n + row) * inner + i] += sum;
-                }
-            __syncthreads();
-        }
+        UL_UNROLL for (int c = 0; c < N; c++) to[c] = sum[c];
     }
 }
 
+template <int N>
+static void add_rows(ul_stream *s, acc *dx, const real *dy, const int64_t *ids,
+                     const int64_t *order, int64_t outer, int64_t n, int64_t m, int64_t runs)
+{
+    int64_t pieces = (outer * runs + COLUMN_THREADS - 1) / COLUMN_THREADS;
+    UL_LAUNCH((select_backward_kernel<N>), grid_of_rows(s, m * pieces), dim3(COLUMN_THREADS), 0,
+              s->stream, dx, dy, ids, order, outer, n, m, runs, pieces);
+}
+
 int CUDA(index_select_backward)(ul_stream *s, ul_grad dx, const void *dy, const int64_t *index,
-                                int64_t outer, int64_t n, int64_t m, int64_t inner)
+                                int64_t outer, int64_t n, int64_t m, int64_t inner, int64_t *work)
 {
     if (!dx.data) return 0;
     acc *to = (acc *)dx.data;
@@ -168,8 +192,13 @@ int CUDA(index_select_backward)(ul_stream *s, ul_grad dx, const void *dy, const 
         if (rc < 0) return rc;
     }
     if (outer * m * inner == 0) return 0;
-    UL_LAUNCH(select_backward_kernel, grid_of_rows(s, m), dim3(BLOCK), 0, s->stream, to,
-              (const real *)dy, index, outer, n, m, inner);
+    int64_t *ids = work, *order = work + m;
+    int rc = ul_cuda_i64_table.sort(s, ids, order, index, 1, m, 0, work + 2 * m);
+    if (rc < 0) return rc;
+    if (inner % PACK == 0 && is_aligned(dy))
+        add_rows<PACK>(s, to, (const real *)dy, ids, order, outer, n, m, inner / PACK);
+    else
+        add_rows<1>(s, to, (const real *)dy, ids, order, outer, n, m, inner);
     return ul_cuda_launched("index_select_backward");
 }
 

@@ -85,13 +85,14 @@ end
 
 local function save(dir, name, step, read)
   local group, let_go = group_of(read), function() end
+  local write_files = write(dir, name, step, read, group)
   local ok, problem = pcall(function()
     agree.first(group, 'checkpoint.save', function()
       must(core.folder_make(dir))
       let_go = must_take(dir)
       must(folder.tidy(dir))
     end)
-    write(dir, name, step, read, group)
+    write_files()
     agree.first(group, 'checkpoint.save', function()
       must(folder.finish(dir, name))
       if read.keep then must(folder.prune(dir, step, read.keep)) end

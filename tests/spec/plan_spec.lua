@@ -9,9 +9,9 @@ local small = 'recipes/llama3.lua seq_len=64 steps=2 out= log_every=0 sample=0 m
   .. 'model.n_heads=4 model.n_kv_heads=2 model.ffn=48 model.dim=32 data=\'docs/*.md\' '
 
 -- The output of the program with these arguments.
-local function planned(arguments)
+local function planned(arguments, environment)
   if not program.path then pending 'no program beside the module' end
-  local output, status = program.shell('$P ' .. arguments)
+  local output, status = program.shell((environment or '') .. ' $P ' .. arguments)
   assert.equal(0, status, output)
   return output
 end
@@ -153,12 +153,17 @@ describe('--plan', function()
   ]]
 
   it('sends what ranks send', function()
+    if os.execute 'mpirun --version 2>/dev/null | grep -q "Open MPI"' ~= 0 then
+      return pending 'no mpirun of Open MPI'
+    end
     local name = os.tmpname()
     finally(function() os.remove(name) end)
     local file = io.open(name, 'w')
     file:write(script)
     file:close()
-    local real, page = planned('--ranks 2 ' .. name), planned('--plan ' .. name)
+    -- what MPI keeps to its end is not ours
+    local real = planned('--ranks 2 ' .. name, 'ASAN_OPTIONS=detect_leaks=0 UL_THREADS=1')
+    local page = planned('--plan ' .. name)
     local function sent(text, kind)
       local calls, bytes = text:match('sent ' .. kind .. ' (%d+) (%d+)')
       assert.is_truthy(calls, text)

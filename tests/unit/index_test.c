@@ -28,7 +28,8 @@ static void call_gather_backward(const ul_kernels *k, ul_grad dx, const void *ar
 static void call_select_backward(const ul_kernels *k, ul_grad dx, const void *arg)
 {
     const indexing *g = arg;
-    k->index_select_backward(ul_cpu_stream(), dx, g->x, g->index, g->outer, g->n, g->m, g->inner);
+    k->index_select_backward(ul_cpu_stream(), dx, g->x, g->index, g->outer, g->n, g->m, g->inner,
+                             NULL);
 }
 
 static const indexing shapes[] = {

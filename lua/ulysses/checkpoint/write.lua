@@ -124,13 +124,15 @@ local function gathered(items)
   return tensors
 end
 
---- Writes the folder `name`.tmp in `dir`: files first, the manifest last. Where that fails, nothing
---- of it is left, and it refuses. The first rank of a group writes; all of them call it.
+--- Looks at what is to be written and returns a function that writes the folder `name`.tmp in
+--- `dir`: files first, the manifest last. Where that fails, nothing of it is left, and it refuses.
+--- The first rank of a group writes; all of them call it.
 ---@param dir string
 ---@param name string
 ---@param step integer
 ---@param given { model: table, optim: table?, state: table?, config: table?, base: string? }
 ---@param group Group?
+---@return function
 return function(dir, name, step, given, group)
   local files, path = contents(step, given), dir .. '/' .. name .. '.tmp'
   local content = { step = step, files = {}, tensors = { model = {}, optimizer = {} } }
@@ -146,9 +148,11 @@ return function(dir, name, step, given, group)
       raise 'checkpoint.save: ranks hold parts of these weights; give it their mesh: mesh = mesh'
     end
   end
-  first(begin, dir, path, files, content, given.base)
-  for _, file in ipairs(files) do
-    core.scope(function() first(write_file, path, file, gathered(file.items), content) end)
+  return function()
+    first(begin, dir, path, files, content, given.base)
+    for _, file in ipairs(files) do
+      core.scope(function() first(write_file, path, file, gathered(file.items), content) end)
+    end
+    first(finish, path, content)
   end
-  first(finish, path, content)
 end
