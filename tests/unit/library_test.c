@@ -99,7 +99,7 @@ int main(void)
 {
     const char *base = getenv("TMPDIR");
     char command[128];
-    snprintf(root, sizeof root, "%.40s/ul_library_XXXXXX", base ? base : "/tmp");
+    snprintf(root, sizeof root, "%.40s/ul_library_XXXXXX", base ? base : P_tmpdir);
     void *math = dlopen("libm.so.6", RTLD_NOW);
     if (!mkdtemp(root) || !math || dlinfo(math, RTLD_DI_ORIGIN, real)) return 1;
     strcat(real, "/libm.so.6");
