@@ -259,17 +259,23 @@ local function metadata_of(model)
            base_folder = known and about.folder or nil }
 end
 
--- Says that an adapter was trained beside other weights than those of the model. Those of another
--- dtype are others too, so that it is loaded all the same.
-local function compare_base(path, file, model, warn)
+-- Says that an adapter was trained beside other weights than those of the model, or that this
+-- cannot be known. Those of another dtype are others too, so that it is loaded all the same.
+local function compare_base(path, file, values, model, warn)
+  if not agree.is_first(place.group_of(model)) then return end
   local kept = file:metadata()
-  if not kept.base_hash or not model.source or not agree.is_first(place.group_of(model)) then
-    return
-  end
+  local named = kept.base_folder or values.base_model_name_or_path
+  named = type(named) == 'string' and (" ('%s')"):format(named) or ''
   local known, about = pcall(base.of, model.source)
-  if known and about.hash ~= kept.base_hash then
-    warn(("%s: was trained beside other weights ('%s') than those of '%s': with these it may say "
-          .. 'nothing that makes sense'):format(path, kept.base_folder or '?', model.source))
+  if not kept.base_hash then
+    warn(('%s: does not tell the weights it was trained beside%s: whether they are those of the '
+          .. 'model cannot be checked'):format(path, named))
+  elseif not known then
+    warn(('%s: whether the weights it was trained beside%s are those of the model cannot be '
+          .. 'checked, whose files are not there'):format(path, named))
+  elseif about.hash ~= kept.base_hash then
+    warn(("%s: was trained beside other weights%s than those of '%s': with these it may say "
+          .. 'nothing that makes sense'):format(path, named, model.source))
   end
 end
 
@@ -382,9 +388,9 @@ end
 local function shape_text(shape) return '[' .. table.concat(shape, ', ') .. ']' end
 
 --- Freezes a model and gives it the adapters of a folder, as PEFT or ul.lora.save has written it.
---- What is not computed exactly is refused by its name. Where ul.lora.save has kept what tells the
---- weights that it was trained beside, and the model has others, warn(sentence) is called, which
---- writes to stderr where it is left out.
+--- What is not computed exactly is refused by its name. ul.lora.save keeps what tells the weights
+--- that they were trained beside: where the model has others, or it cannot be known whether it
+--- does, warn(sentence) is called, which writes to stderr where it is left out.
 ---@param folder string
 ---@param model table
 ---@param given { warn: fun(sentence: string)? }?
@@ -412,7 +418,7 @@ function lora.load(folder, model, given)
       entry[field] = entry[which]
     end
   end
-  compare_base(path, file, model, how.warn)
+  compare_base(path, file, values, model, how.warn)
   model:freeze()
   core.no_grad(core.scope, function()
     for _, entry in ipairs(list) do

@@ -1,4 +1,5 @@
 -- lora_spec.lua - ul.lora: adapters beside frozen weights, merged, saved and loaded.
+local core = require 'ulysses.core'
 local json = require 'ulysses.json'
 local llama3 = require 'recipes.llama3'
 local models = require 'tests.hf_models'
@@ -249,6 +250,16 @@ describe('lora', function()
     load_beside(other)
     assert.matches("/of_llama31/adapter_model.safetensors: was trained beside other weights "
                    .. "%('[^']*'%) than those of '[^']*/other': with these", said[1])
+    said = {}
+    assert(core.path_remove(other))
+    local function load_into(model)
+      ul.lora.load(out, model, { warn = function(text) said[#said + 1] = text end })
+    end
+    local bare = ul.hf.load(folder)
+    bare.source = other
+    load_into(bare)
+    assert.matches("whether the weights it was trained beside %('[^']*/llama31'%) are those of the "
+                   .. 'model cannot be checked, whose files are not there$', said[1])
     local kept = ul.safetensors.open(out .. '/adapter_model.safetensors'):metadata()
     assert.same({ 'pt', folder }, { kept.format, kept.base_folder })
     local own = llama3:configure { model = { dim = 16, n_layers = 1, n_heads = 2, n_kv_heads = 1,
@@ -257,6 +268,28 @@ describe('lora', function()
     ul.lora.save(parent .. '/of_none', plain) -- a model of no folder has nothing to tell it by
     kept = ul.safetensors.open(parent .. '/of_none/adapter_model.safetensors'):metadata()
     assert.same({ format = 'pt' }, kept)
+  end)
+
+  it('says that a base cannot be checked', function()
+    local folder, out = models.make(parent, 'llama31'), parent .. '/as_peft'
+    ul.lora.save(out, with_values(ul.lora.add((ul.hf.load(folder)))))
+    local path = out .. '/adapter_model.safetensors'
+    local file, tensors = ul.safetensors.open(path), {}
+    for _, name in ipairs(file:names()) do tensors[name] = file:get(name) end
+    ul.safetensors.save(path, tensors) -- no metadata but PEFT's
+    local said = {}
+    local function load()
+      ul.lora.load(out, (ul.hf.load(folder)), { warn = function(text) said[#said + 1] = text end })
+    end
+    load()
+    assert.same({ path .. (": does not tell the weights it was trained beside ('%s'): whether they "
+                           .. 'are those of the model cannot be checked'):format(folder) }, said)
+    local settings = out .. '/adapter_config.json'
+    local values = json.decode(io.open(settings):read '*a')
+    values.base_model_name_or_path = json.null
+    assert(core.file_write(settings, json.encode(values)))
+    load()
+    assert.matches('trained beside: whether they are', said[2], 1, true)
   end)
 
   it('says which names there are', function()
