@@ -482,9 +482,9 @@ typedef struct ul_safetensors_item {
     ul_tensor *tensor;
 } ul_safetensors_item;
 
-/* Writes under a temporary name first: afterwards the file is whole and on the disk, or the one
- * before is still there. metadata (may be NULL): key, value, key, value, ..., NULL, beside
- * "format": "pt", which readers expect. sum may be NULL.
+/* Writes under a temporary name first: afterwards the file, or what a link of this name leads to,
+ * is whole and on the disk, or the one before is still there. metadata (may be NULL): key, value,
+ * ..., NULL, beside "format": "pt", which readers expect. sum may be NULL.
  */
 int ul_safetensors_save(ul_file_sum *sum, const char *path, const ul_safetensors_item *items, int n,
                         const char *const *metadata);

@@ -12,7 +12,7 @@
 
 #include "io.h"
 
-enum { ALIGNMENT = 8 };
+enum { ALIGNMENT = 8, LONGEST_PATH = 4096, MOST_LINKS = 40 };
 
 /* The order in which dtypes lie in a file: the widest first, so that all is aligned. */
 static const struct {
@@ -131,13 +131,16 @@ static const char *folder_of(char *folder, const char *path)
 }
 
 /* Opens the file that is written first, and keeps other processes from writing to it. The lock ends
- * with the descriptor, which stays open until the file has its name.
+ * with the descriptor, which stays open until the file has its name. What a link of that name leads
+ * to would be lost, and a pipe would wait for its reader.
  */
 static int lock_temporary(int *fd, const char *temporary, const char *path)
 {
     struct stat mine, there;
     for (;;) {
-        *fd = open(temporary, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        int other = lstat(temporary, &there) == 0 && !S_ISREG(there.st_mode);
+        UL_REQUIRE(!other, UL_EIO, "%s: is no file, and in the way; move it", temporary);
+        *fd = open(temporary, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
         UL_REQUIRE(*fd >= 0, UL_EIO, "%s: cannot be created: %s", temporary, strerror(errno));
         if (flock(*fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
             close(*fd);
@@ -152,7 +155,7 @@ static int lock_temporary(int *fd, const char *temporary, const char *path)
 static int write_locked(ul_file_sum *sum, const char *path, char *temporary, const char *header,
                         const ul_safetensors_item *items, int n)
 {
-    int fd;
+    int fd = -1;
     UL_TRY(lock_temporary(&fd, temporary, path));
     int rc = write_all(sum, temporary, header, items, n);
     if (rc == UL_OK) rc = ul_file_rename(temporary, path);
@@ -162,25 +165,37 @@ static int write_locked(ul_file_sum *sum, const char *path, char *temporary, con
     return rc;
 }
 
+/* Follows links to the name of what they lead to, be it there or not: the links stay. `name` has
+ * room for LONGEST_PATH bytes.
+ */
+static int follow_links(char *name, const char *path)
+{
+    char target[LONGEST_PATH];
+    UL_REQUIRE(strlen(path) < LONGEST_PATH, UL_EIO, "%.200s...: is too long a name", path);
+    strcpy(name, path);
+    for (int links = 0;; links++) {
+        ssize_t n = readlink(name, target, sizeof target - 1);
+        if (n < 0) return UL_OK;
+        UL_REQUIRE(links < MOST_LINKS, UL_EIO, "%s: its links lead nowhere", path);
+        char *last = strrchr(name, '/');
+        char *at = target[0] == '/' || !last ? name : last + 1;
+        UL_REQUIRE(at - name + n < LONGEST_PATH, UL_EIO, "%s: its links lead too far", path);
+        memcpy(at, target, (size_t)n);
+        at[n] = 0;
+    }
+}
+
 static int write_whole(ul_file_sum *sum, const char *path, const char *header,
                        const ul_safetensors_item *items, int n)
 {
-    struct stat there; /* renaming would take /dev/null away, and a link to another disk */
-    int replaces = lstat(path, &there) == 0 && !S_ISREG(there.st_mode);
-    char *behind = replaces && S_ISLNK(there.st_mode) ? realpath(path, NULL) : NULL;
-    const char *name = behind ? behind : path;
-    char *temporary = ul__alloc(strlen(name) + 5);
-    int rc = temporary ? UL_OK : ul__fail(UL_ENOMEM, "%s: out of memory", path);
-    if (behind && stat(behind, &there) == 0) replaces = !S_ISREG(there.st_mode);
-    if (rc == UL_OK && replaces && !S_ISLNK(there.st_mode) && !S_ISDIR(there.st_mode))
-        rc = ul__fail(UL_EIO, "%s: cannot be replaced: it is no file", path);
-    if (rc == UL_OK) {
-        sprintf(temporary, "%s.tmp", name);
-        rc = write_locked(sum, name, temporary, header, items, n);
-    }
-    ul__release(temporary);
-    free(behind);
-    return rc;
+    char name[LONGEST_PATH], temporary[LONGEST_PATH + 4];
+    struct stat there;
+    UL_TRY(follow_links(name, path));
+    /* Renaming would take /dev/null away. */
+    int is_other = stat(name, &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode);
+    UL_REQUIRE(!is_other, UL_EIO, "%s: cannot be replaced: it is no file", path);
+    sprintf(temporary, "%s.tmp", name);
+    return write_locked(sum, name, temporary, header, items, n);
 }
 
 int ul_safetensors_save(ul_file_sum *sum, const char *path, const ul_safetensors_item *items, int n,

@@ -90,7 +90,8 @@ local function read_items(what)
 end
 
 --- Writes tensors, straight from their memory: a table by name, or a list of { name, tensor }.
---- Afterwards the file is whole and on the disk, or the one before is still there.
+--- Afterwards the file is whole and on the disk, or the one before is still there. Where the path
+--- is a symbolic link, the file that it leads to is written, and the link stays.
 ---@param path string
 ---@param tensors table<string, Tensor>
 ---@param given { metadata: table<string, string>? }?

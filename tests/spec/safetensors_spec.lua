@@ -365,6 +365,38 @@ describe('safetensors', function()
                  error_of(safetensors.save, path_of 'null', { x = x }))
   end)
 
+  it('makes what a link points at, and keeps the link', function()
+    local x = ul.randn(5)
+    assert(core.folder_make(path_of 'far'))
+    assert(core.file_point(path_of 'far/second', 'new'))
+    assert(core.file_point(path_of 'first', path_of 'far/second'))
+    safetensors.save(path_of 'first', { x = x })
+    assert.same({ path_of 'far/second', 'new' },
+                { core.system.link_of(path_of 'first'), core.system.link_of(path_of 'far/second') })
+    same(x, assert(safetensors.open(path_of 'far/new')):get 'x')
+    assert.same({ 'new', 'second' }, core.folder_list(path_of 'far'))
+    assert(core.file_point(path_of 'gone', 'nowhere/x'))
+    assert.equal(path_of 'nowhere/x.tmp' .. ': cannot be created: No such file or directory',
+                 error_of(safetensors.save, path_of 'gone', { x = x }))
+    assert.equal('nowhere/x', core.system.link_of(path_of 'gone'))
+    assert(core.file_point(path_of 'there', 'back'))
+    assert(core.file_point(path_of 'back', 'there'))
+    assert.equal(path_of 'there' .. ': its links lead nowhere',
+                 error_of(safetensors.save, path_of 'there', { x = x }))
+  end)
+
+  it('loses nothing that has the name it writes to first', function()
+    local x, other = ul.randn(5), path_of 'other'
+    safetensors.save(other, { x = x })
+    for target, name in pairs { [other] = 'a.tmp', ['/dev/null'] = 'b.tmp', nowhere = 'c.tmp' } do
+      assert(core.file_point(path_of(name), target))
+      assert.equal(path_of(name) .. ': is no file, and in the way; move it',
+                   error_of(safetensors.save, path_of(name:sub(1, 1)), { x = ul.randn(2) }))
+      assert.equal(target, core.system.link_of(path_of(name)))
+    end
+    same(x, assert(safetensors.open(other)):get 'x')
+  end)
+
   it('frees all when an allocation fails', function()
     local path, tensors = path_of 'memory.safetensors', { x = ul.randn(4, 3):transpose(1, 2),
                                                            y = ul.randn(2) }
