@@ -116,6 +116,7 @@ static int move(ul_tensor *y, const ul_tensor *x)
 int ul__moved(ul_tensor **out, const ul_tensor *x, ul_device device)
 {
     ul_tensor *whole = NULL, *y = NULL;
+    UL_TRY(ul__present(x));
     int rc = ul_tensor_is_contiguous(x) ? ul__alias(&whole, x) : ul__compact(&whole, x);
     if (rc == UL_OK) rc = ul_tensor_new(&y, x->dtype, device, x->ndim, x->shape);
     if (rc == UL_OK && device != UL_META) rc = move(y, whole);

@@ -144,8 +144,11 @@ int ul_gather_linear(ul_tensor **y, ul_tensor *x, ul_tensor *const *w, int n, ul
  * same order. No op may change it; where the slices have changed it is gathered anew. */
 int ul_sharded(ul_tensor **whole, ul_tensor *mine, ul_group *group, int ndim, const int64_t *shape,
                int64_t unit);
-/* y = the whole weight, for use in ops; its gradient, summed over the ranks, goes to the slice. */
+/* y = the whole weight, for use in ops; its gradient, summed over the ranks, goes to the slice,
+ * which may be another tensor than before, of the same shape, dtype and device. */
 int ul_whole_weight(ul_tensor **y, ul_tensor *whole, ul_tensor *mine);
+/* Whether t looks into a sharded weight. */
+int ul_is_sharded(const ul_tensor *t);
 /* Gives back what is gathered; backward does it at its end. */
 int ul_sharded_release(void);
 

@@ -259,6 +259,7 @@ static int put_off(ul_tensor **out, ul_tensor *x)
 {
     ul_tensor *whole = NULL, *y = NULL;
     UL_REQUIRE(!x->storage->slot, UL_EVALUE, "offload: %s is off its device already", ul__shape(x));
+    UL_TRY(ul__present(x));
     UL_TRY(ul_tensor_is_contiguous(x) ? ul__alias(&whole, x) : ul__compact(&whole, x));
     int rc = ul__off_device_new(&y, x->dtype, x->storage->device, x->ndim, x->shape);
     if (rc == UL_OK) rc = store(y->storage->slot, whole);

@@ -172,6 +172,7 @@ static float bf16_value(uint16_t bits)
 
 int ul_tensor_get(double *value, const ul_tensor *t, const int64_t *index)
 {
+    UL_TRY(ul__present(t));
     const void *place = element("get", t, index);
     if (!place) return t->storage->device == UL_META ? UL_EDEVICE : UL_EVALUE;
     union {

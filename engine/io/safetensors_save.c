@@ -97,6 +97,7 @@ static int make_header(char **text, const char *path, const ul_safetensors_item 
 
 static int write_tensor(ul__writer *w, ul_tensor *t)
 {
+    UL_TRY(ul__present(t));
     if (ul_tensor_is_contiguous(t) && t->storage->device == UL_CPU)
         return ul__write(w, ul__data(t), bytes_of(t));
     ul_tensor *copy;

@@ -318,6 +318,7 @@ static int receive_values(ul_group *g, ul_tensor *x, int from)
 int ul_group_send(ul_group *group, ul_tensor *x, int to)
 {
     UL_TRY(check_other("send", group, to));
+    UL_TRY(ul__present(x));
     if (ul_tensor_is_contiguous(x)) return send_values(group, x, to);
     ul_tensor *own;
     UL_TRY(ul__compact(&own, x));

@@ -11,7 +11,8 @@ static int compare(ul_tensor **y, const char *name, compare_kernel kernel, ul_te
     int64_t shape[UL_MAX_DIMS], a_stride[UL_MAX_DIMS], b_stride[UL_MAX_DIMS];
     UL_TRY(ul__check_same(name, "a", a, "b", b));
     UL_TRY(ul__broadcast(name, &ndim, shape, a, b));
-    ul_tensor *out;
+    ul_tensor *out, *inputs[] = {a, b};
+    UL_TRY(ul__gather_shards(inputs, 2));
     UL_TRY(ul_tensor_new(&out, UL_U8, a->storage->device, ndim, shape));
     ul__broadcast_strides(a_stride, a, ndim, shape);
     ul__broadcast_strides(b_stride, b, ndim, shape);

@@ -6,6 +6,7 @@
 
 int ul__assign(const ul_tensor *y, const ul_tensor *x)
 {
+    UL_TRY(ul__present(x));
     const ul_kernels *k = ul__kernels(y);
     int (*const from[UL_DTYPES])(ul_stream *, void *, const void *, const ul_loop *) = {
         [UL_F32] = k->from_f32, [UL_BF16] = k->from_bf16, [UL_F64] = k->from_f64,
@@ -40,6 +41,7 @@ static int copy_of(ul_tensor **y, const ul_op *op, ul_tensor *x)
 int ul_contiguous(ul_tensor **y, ul_tensor *x)
 {
     if (!ul_tensor_is_contiguous(x)) return copy_of(y, &contiguous, x);
+    UL_TRY(ul__present(x));
     *y = ul_tensor_retain(x);
     return UL_OK;
 }

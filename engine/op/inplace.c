@@ -95,6 +95,7 @@ static int begin_change(ul_tensor **source, const char *op, ul_tensor *a, ul_ten
                "detach()",
                op, ul__shape(b));
     UL_TRY(ul__change(op, a));
+    UL_TRY(ul__present(b));
     if (a->storage == b->storage && !is_same_view(a, b)) return ul__compact(source, b);
     *source = ul_tensor_retain(b);
     return UL_OK;

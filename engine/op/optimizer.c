@@ -21,7 +21,7 @@ static int check_beside(const char *op, const char *name, const ul_tensor *x, co
                ul__shape(p));
     UL_REQUIRE(ul_tensor_is_contiguous(x), UL_ESHAPE, "%s: %s %s must be contiguous", op, name,
                ul__shape(x));
-    return UL_OK;
+    return ul__present(x);
 }
 
 static int check_param(const char *op, const ul_tensor *p, double lr, double weight_decay)
@@ -31,6 +31,8 @@ static int check_param(const char *op, const ul_tensor *p, double lr, double wei
                ul__shape(p));
     UL_REQUIRE(ul_tensor_is_leaf(p), UL_EGRAD, "%s: the parameter %s was made by an op", op,
                ul__shape(p));
+    UL_REQUIRE(!ul_is_sharded(p), UL_EVALUE, "%s: the parameter %s is sharded: change its slice",
+               op, ul__shape(p));
     UL_REQUIRE(isfinite(lr) && isfinite(weight_decay), UL_EVALUE,
                "%s: lr = %g and weight_decay = %g must be finite", op, lr, weight_decay);
     return UL_OK;
@@ -166,6 +168,7 @@ int ul_sgd_(ul_tensor *p, ul_tensor *grad, ul_tensor *momentum, ul_tensor *maste
 static int sum_squares(double *sum, const ul_tensor *x)
 {
     ul_tensor *flat;
+    UL_TRY(ul__present(x));
     UL_TRY(ul_tensor_is_contiguous(x) ? ul__alias(&flat, x) : ul__compact(&flat, x));
     int rc = ul__kernels(x)->sum_squares(ul__stream(x), sum, ul__data(flat), ul_tensor_size(x));
     ul_tensor_free(flat);

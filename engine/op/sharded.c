@@ -296,11 +296,31 @@ static const ul_op whole_weight = {"whole_weight", whole_weight_backward};
 
 static void storage_release(void *storage) { ul__storage_free(storage); }
 
+int ul_is_sharded(const ul_tensor *t) { return t->storage->shard != NULL; }
+
+/* Where casts or moves have given the parameter other memory, that is gathered from now on. */
+static int take_slice(struct ul_shard *s, ul_tensor *mine)
+{
+    const ul_tensor *old = s->mine;
+    if (mine->storage == old->storage && mine->offset == old->offset) return UL_OK;
+    UL_REQUIRE(mine->ndim == 1 && mine->shape[0] == old->shape[0] && mine->dtype == old->dtype &&
+                   mine->storage->device == old->storage->device,
+               UL_ESHAPE, "sharded: %s is not the slice of this weight, which is %s",
+               ul__shape(mine), ul__shape(old));
+    ul_tensor *next;
+    UL_TRY(ul__alias(&next, mine));
+    ul_tensor_free(s->mine);
+    s->mine = next;
+    s->version = next->storage->version - 1; /* what is there is stale */
+    return UL_OK;
+}
+
 /* Its gradient is a leaf's, in accumulators: the ranks' sum is of these. */
 int ul_whole_weight(ul_tensor **y, ul_tensor *whole, ul_tensor *mine)
 {
     UL_REQUIRE(whole->storage->shard, UL_EVALUE, "whole_weight: %s is no sharded weight",
                ul__shape(whole));
+    UL_TRY(take_slice(whole->storage->shard, mine));
     whole->storage->refs++; /* not saved[], which backward would gather */
     ul_call call = {.op = &whole_weight,
                     .input = {mine},

@@ -23,6 +23,14 @@ static int use(lua_State *L)
     return 1;
 }
 
+/* is_whole(tensor): whether its values are gathered from slices */
+static int is_whole(lua_State *L)
+{
+    host_arguments(L, "is_whole", 1);
+    lua_pushboolean(L, ul_is_sharded(host_tensor(L, 1, "is_whole")));
+    return 1;
+}
+
 /* release(): gives back the memory of what is gathered */
 static int release(lua_State *L)
 {
@@ -34,7 +42,7 @@ static int release(lua_State *L)
 void host_open_sharded(lua_State *L, int core)
 {
     static const luaL_Reg functions[] = {
-        {"whole", whole}, {"use", use}, {"release", release}, {NULL, NULL}};
+        {"whole", whole}, {"use", use}, {"is_whole", is_whole}, {"release", release}, {NULL, NULL}};
     lua_newtable(L);
     luaL_register(L, NULL, functions);
     lua_setfield(L, core, "sharded");

@@ -287,6 +287,8 @@ static int data(lua_State *L)
         host_fail(L, "data: the tensor is on %s; take x:to 'cpu'", ul_device_name(UL_CUDA));
     if (!ul_tensor_is_contiguous(x))
         host_fail(L, "data: the tensor is not contiguous; take x:contiguous()");
+    if (ul_is_sharded(x))
+        host_fail(L, "data: the weight is sharded, and its memory comes and goes; take x:clone()");
     lua_pushlightuserdata(L, ul_tensor_data(x));
     lua_pushstring(L, ul_dtype_name(ul_tensor_dtype(x)));
     return 2;

@@ -98,8 +98,6 @@ local function attach(layer, rank, scale)
   local outputs, inputs = layer.weight:size()
   local like = { dtype = layer.weight:dtype(), device = layer.weight:device() }
   layer.lora_scale = scale
-  layer.lora_a = nn.parameter(core.zeros({ rank, inputs }, like))
-  layer.lora_b = nn.parameter(core.zeros({ outputs, rank }, like))
   local part = weight_parts.in_use(layer, 'weight')
   if part then
     local parallel = {}
@@ -107,6 +105,8 @@ local function attach(layer, rank, scale)
     parallel[part.dim == 1 and 'lora_b' or 'lora_a'] = part
     layer.parallel = parallel
   end
+  layer.lora_a = nn.parameter(core.zeros({ rank, inputs }, like))
+  layer.lora_b = nn.parameter(core.zeros({ outputs, rank }, like))
 end
 
 -- An adapter of a rank above that of its weight has more numbers than the weight, and says no more.

@@ -62,9 +62,12 @@ end
 local function complete(self)
   for _, entry in ipairs(self.entries) do
     local parameter = entry.parameter
-    if parameter:dtype() ~= entry.dtype or parameter:device() ~= entry.device then
-      raise("optim: '%s' was cast or moved by :to() after the optimizer was made; make it "
-            .. 'afterwards', entry.name)
+    local change = parameter:numel() ~= entry.numel and 'cut by :shard()'
+      or (parameter:dtype() ~= entry.dtype or parameter:device() ~= entry.device)
+      and 'cast or moved by :to()'
+    if change then
+      raise("optim: '%s' was %s after the optimizer was made; make it afterwards", entry.name,
+            change)
     end
   end
   sum_gradients(self)
@@ -215,6 +218,7 @@ local function optimizer(entries, fields)
   fields.entries, fields.steps, fields.skipped = entries, 0, false
   for _, entry in ipairs(entries) do
     entry.dtype, entry.device = entry.parameter:dtype(), entry.parameter:device()
+    entry.numel = entry.parameter:numel()
     if entry.parameter.requires_grad then fields:start(entry) end
   end
   return setmetatable(fields, Optimizer)

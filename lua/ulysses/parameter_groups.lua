@@ -40,7 +40,7 @@ local function append_all(entries, caller, parameters, group, weight_decay)
   for _, parameter in ipairs(parameters) do
     append(entries, caller, { name = ('parameter %d'):format(#entries + 1), parameter = parameter,
                               weight_decay = group.weight_decay or weight_decay,
-                              lr_scale = group.lr_scale })
+                              lr_scale = group.lr_scale, part = weight_parts.of_tensor(parameter) })
   end
 end
 

@@ -2,6 +2,7 @@
 -- counted, saved and gone on with as by one.
 local ul = require 'ulysses'
 local agree = require 'ulysses.agree'
+local cases = require 'tests.cases'
 local core = require 'ulysses.core'
 local weight_parts = require 'ulysses.nn.weight_parts'
 local llama3, mistral = require 'recipes.llama3', require 'recipes.mistral'
@@ -158,6 +159,122 @@ return function(test, g)
       assert(mine.run.resumed == 3)
       compare(mine, through, 2e-4, 'gone on, ' .. i)
       agree.first(g, 'tidy', function() core.path_remove(here) end)
+    end
+  end)
+
+  test('tied by field, given by tensor, cast and back, set anew: as whole ones', function()
+    local Tied = ul.nn.class 'Tied'
+    function Tied:init(mesh)
+      self.embed, self.norm = ul.nn.Embedding(9, 5), ul.nn.RMSNorm(2 * g.size)
+      self.head = ul.nn.Linear(5, 9)
+      self.head.weight = self.embed.weight
+      for _, module in ipairs { self.embed, self.norm, self.head } do module:shard(mesh) end
+    end
+    function Tied:forward(x)
+      local h = x:matmul(self.head.weight):matmul(self.embed.weight:t()):narrow(2, 1, 2 * g.size)
+      return self.norm(h:tanh()):square():sum()
+    end
+    local function norms(mesh, trained)
+      local model = Tied(mesh):init_weights { seed = 3 }
+      local x = ul.randn(4, 9)
+      ul.no_grad(model, x)
+      model:to('bf16'):to('f32') -- other memory, and nothing used it as bf16
+      local optim, list = ul.optim.adamw(trained(model), { mesh = mesh, lr = 0.1 }), {}
+      for step = 1, 4 do
+        if step == 3 then
+          model.norm.weight = ul.nn.parameter(ul.ones(2 * g.size) * 2)
+          optim = ul.optim.adamw(trained(model), { mesh = mesh, lr = 0.1 })
+        end
+        model(x):backward()
+        list[step] = optim:clip(1)
+        optim:step()
+      end
+      return list
+    end
+    for _, trained in ipairs { function(model) return model end,
+                               function(model) return model:parameters() end,
+                               function(model) return { model.norm:parameters()[1] } end } do
+      ul.manual_seed(1)
+      local mine = norms(new {}, trained)
+      ul.manual_seed(1)
+      for step, norm in ipairs(norms(ul.mesh {}, trained)) do
+        assert(math.abs(mine[step] - norm) < 1e-4 * norm,
+               ('norm %d is %.9g, not %.9g'):format(step, mine[step], norm))
+      end
+    end
+    -- what cannot be meant
+    local model, other = ul.nn.Linear(4, 4):shard(new {}), ul.nn.Linear(4, 4)
+    local function refuses(words, f, ...)
+      local ok, problem = pcall(f, ...)
+      assert(not ok and tostring(problem):find(words, 1, true), tostring(problem))
+    end
+    refuses('before :shard()', function() other.weight = model.weight end)
+    refuses('comes and goes', model.weight.data, model.weight)
+    local optim = ul.optim.adamw(other, { mesh = new {} })
+    other:shard(new {})
+    other(ul.ones(1, 4)):sum():backward()
+    refuses('cut by :shard()', optim.step, optim)
+  end)
+
+  test('every op takes weights that are not there', function()
+    if g.size > 3 then return end
+    local n = 0
+    local function slice_of(x)
+      local all = x:contiguous():view(-1)
+      local sizes = {}
+      for r = 0, g.size - 1 do
+        sizes[r + 1] = math.floor(x:numel() / g.size) + (r < x:numel() % g.size and 1 or 0)
+      end
+      return weight_parts.slice({ group = g, sizes = sizes }, all):clone()
+    end
+    local function inputs(case, sharded)
+      local list, mine = {}, {}
+      for i, spec in ipairs(case.inputs) do
+        local x = cases.make(spec)
+        list[i] = x
+        if cases.is_float(spec) and not (i == 1 and case.without.gradcheck == 'in_place') then
+          local leaf = sharded and slice_of(x) or x
+          if cases.is_differentiable(case) then leaf:requires_grad_() end
+          if sharded then
+            n = n + 1
+            local whole = core.sharded.whole(g, leaf, x.shape, 1e6 + n)
+            list[i] = core.sharded.use(whole, leaf)
+          end
+          mine[#mine + 1] = leaf
+        end
+      end
+      return list, mine
+    end
+    local function results(case, sharded)
+      ul.manual_seed(1)
+      local list, mine = inputs(case, sharded)
+      local given = cases.results(case.call(unpack(list)))
+      local values = {}
+      for i, y in ipairs(given) do
+        values[i] = y:detach():to('f64')
+        if y.requires_grad then y:backward(cases.seed(y):to(y:dtype()), { retain = i < #given }) end
+      end
+      for i, x in ipairs(mine) do
+        values[#given + i] = x.grad
+          and (sharded and x.grad or slice_of(x.grad) * g.size):to('f64') or ul.zeros({ 1 })
+      end
+      return values
+    end
+    for _, case in ipairs(cases.list) do
+      if case.op ~= 'empty' and case.op ~= 'empty_like' then
+        ul.scope(function()
+          local whole, mine = results(case, false), results(case, true)
+          for i, y in ipairs(whole) do
+            local a, b = y:contiguous():view(-1):tolist(), mine[i]:contiguous():view(-1):tolist()
+            assert(#a == #b, case.name)
+            for k = 1, #a do
+              local near = 1e-9 * (1 + math.abs(a[k]))
+              assert(a[k] == b[k] or a[k] ~= a[k] or math.abs(a[k] - b[k]) < near,
+                     ('%s: result %d is %.9g, not %.9g'):format(case.name, i, b[k], a[k]))
+            end
+          end
+        end)
+      end
     end
   end)
 

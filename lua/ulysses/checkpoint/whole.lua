@@ -27,9 +27,9 @@ end
 ---@return WholeItem[]
 function whole.of_model(model, trained)
   local list = {}
-  for name, tensor, owner in model:named_parameters() do
+  for name, tensor, owner, field in model:named_parameters() do
     if not trained or tensor.requires_grad then
-      list[#list + 1] = item(name, tensor, weight_parts.of(owner, name:match '[^.]*$'))
+      list[#list + 1] = item(name, tensor, weight_parts.of(owner, field))
     end
   end
   return list

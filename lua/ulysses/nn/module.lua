@@ -27,6 +27,19 @@ local function is_trained(value)
   return ul.is_tensor(value) and value.requires_grad and value.is_leaf
 end
 
+-- A field that had been a slice is whole again. What a sharded weight is used as is gone with the
+-- call, and would be trained as a weight of its own.
+local function forget_slice(self, name, value)
+  if is_trained(value) and core.sharded.is_whole(value) then
+    raise('%s.%s: this is another module\'s weight, which is sharded; give both the same parameter '
+          .. 'before :shard()', self.class_name, tostring(name))
+  end
+  local uses = rawget(self, USES)
+  if not uses or not uses[name] then return end
+  uses[name] = nil
+  self.parallel = weight_parts.without(self.parallel, name)
+end
+
 local function assign(self, name, value)
   local known, parameters = rawget(self, KNOWN), rawget(self, PARAMETERS)
   if Module[name] and (is_module(value) or ul.is_tensor(value)) then
@@ -36,9 +49,11 @@ local function assign(self, name, value)
     table.insert(rawget(self, NAMES), name)
     known[name] = true
   end
+  forget_slice(self, name, value)
   if ul.is_tensor(value) then
     value:keep()
     parameters[name] = parameters[name] or is_trained(value)
+    if parameters[name] then weight_parts.note(value, weight_parts.of(self, name)) end
   else
     parameters[name] = nil
   end
@@ -135,9 +150,9 @@ local function check_plain(module, field, value)
   end
 end
 
--- Lists { name, tensor, owner, field } in assignment order, each tensor once: the parameters, or
--- the other tensors.
-local function collect(self, buffers)
+-- Lists { name, tensor, owner, field } in assignment order, each tensor once, or as often as it is
+-- there: the parameters, or the other tensors.
+local function collect(self, buffers, repeated)
   local found, seen = {}, {}
   -- The fields of a module in their order, with the modules below it where they stand.
   local function enter(module, prefix)
@@ -148,7 +163,8 @@ local function collect(self, buffers)
       if is_module(value) then
         enter(value, prefix .. field .. '.')
       elseif ul.is_tensor(value) then
-        if not rawget(module, PARAMETERS)[field] == buffers and not seen[value] then
+        local wanted = not rawget(module, PARAMETERS)[field] == buffers
+        if wanted and (repeated or not seen[value]) then
           seen[value] = true
           found[#found + 1] = { prefix .. field, value, module, field }
         end
@@ -228,6 +244,9 @@ local function set_slice(module, field, slice, use)
   rawget(module, USES)[field] = use
   rawget(module, FIELDS)[field] = slice
 end
+
+-- named_parameters() with tied weights as often as they are there.
+local function each_parameter(module) return collect(module, false, true) end
 
 local function is_sliced(module, field)
   local uses = rawget(module, USES)
@@ -329,4 +348,4 @@ local function parameter(first, ...)
 end
 
 return { class = class, parameter = parameter, is_module = is_module, methods = Module,
-         set_slice = set_slice, is_sliced = is_sliced }
+         set_slice = set_slice, is_sliced = is_sliced, each_parameter = each_parameter }

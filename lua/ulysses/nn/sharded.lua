@@ -35,6 +35,15 @@ local function with(parallel, field, part)
   return copy
 end
 
+-- What is sliced, by the parameter: tied weights are one slice.
+local slices = setmetatable({}, { __mode = 'k' })
+
+local function set(owner, field, parameter)
+  local known = slices[parameter]
+  owner.parallel = with(owner.parallel, field, known.part)
+  module.set_slice(owner, field, parameter, known.use)
+end
+
 local function slice(parameter, owner, field, mesh, unit)
   local inner = weight_parts.of(owner, field)
   if inner and inner.group.size == 1 then inner = nil end
@@ -42,13 +51,13 @@ local function slice(parameter, owner, field, mesh, unit)
   if group.size == 1 then return end
   local part = { dim = 1, group = group, sizes = sizes_of(parameter:numel(), group),
                  flat = { unpack(parameter.shape) }, inner = inner, world = mesh.world }
-  owner.parallel = with(owner.parallel, field, part)
   local flat = parameter:detach():view(-1)
   local mine = weight_parts.slice(part, flat):clone():requires_grad_(parameter.requires_grad)
   core.swap(parameter, mine)
   mine:free()
   flat:free()
-  module.set_slice(owner, field, parameter, user(group, part.flat, unit))
+  weight_parts.note(parameter, part)
+  slices[parameter] = { part = part, use = user(group, part.flat, unit) }
 end
 
 local Module = module.methods
@@ -72,10 +81,16 @@ function Module:shard(mesh)
   if not mesh.shard or mesh.world.size == 1 then return self end
   n_units = n_units + 1
   core.no_grad(core.scope, function()
-    for _, parameter, owner, field in self:named_parameters() do
-      if parameter.grad then raise('shard: %s has a gradient; shard it before', field) end
-      if not module.is_sliced(owner, field) then
-        slice(parameter, owner, field, mesh, n_units)
+    for _, parameter, owner, field in module.each_parameter(self) do
+      if type(field) == 'number' then
+        raise('shard: parameter %d of %s needs a name, not a number', field, owner.class_name)
+      end
+      if parameter.grad and not slices[parameter] then
+        raise('shard: %s has a gradient; shard it before', field)
+      end
+      if not slices[parameter] then slice(parameter, owner, field, mesh, n_units) end
+      if slices[parameter] and not module.is_sliced(owner, field) then
+        set(owner, field, parameter)
       end
     end
   end)

@@ -17,6 +17,8 @@ local raise = require 'ulysses.raise'
 
 local weight_parts = {}
 
+local parts = setmetatable({}, { __mode = 'k' }) -- by tensor
+
 --- The part that a module says its parameter is; nil where it is a whole.
 ---@param owner table a module
 ---@param field string
@@ -28,6 +30,27 @@ function weight_parts.of(owner, field)
           owner.class_name, field)
   end
   return part
+end
+
+--- The part that a parameter is of whatever module has it; nil where it is a whole.
+---@param parameter Tensor
+---@return Part|nil
+function weight_parts.of_tensor(parameter) return parts[parameter] end
+
+--- Notes that.
+---@param parameter Tensor
+---@param part Part|nil
+function weight_parts.note(parameter, part) parts[parameter] = part end
+
+--- What a module's field `parallel` says where one of its parameters is no slice any more.
+---@param parallel table<string, Part>
+---@param field string
+---@return table<string, Part>
+function weight_parts.without(parallel, field)
+  local copy = {}
+  for name, part in pairs(parallel) do copy[name] = part end
+  copy[field] = parallel[field] and parallel[field].inner
+  return copy
 end
 
 --- The same of what a module computes with: slices are put together for that.
