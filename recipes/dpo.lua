@@ -133,11 +133,13 @@ function recipe.train(cfg)
     if step % cfg.save_every == 0 then run:save() end
   end
   if run.on_meta then return model, run end
-  if run.dir then print('the report: ' .. run:report()) end
-  if cfg.save == '' then return model, run end
-  local save = cfg.lora.rank > 0 and ul.lora.save or ul.hf.save
-  save(cfg.save, model, tokenizer)
-  print('saved: ' .. cfg.save)
+  run:after(function()
+    if run.dir then print('the report: ' .. run:report()) end
+    if cfg.save == '' then return end
+    local save = cfg.lora.rank > 0 and ul.lora.save or ul.hf.save
+    save(cfg.save, model, tokenizer)
+    print('saved: ' .. cfg.save)
+  end)
   return model, run
 end
 

@@ -122,15 +122,14 @@ function recipe.train(cfg)
     if step % cfg.save_every == 0 then run:save() end
   end
   if run.on_meta then return model, run end
-  if test then print(('held-out loss  %.4f before, %.4f now'):format(before, run:eval(test))) end
-  if run.dir then print('the report: ' .. run:report()) end
-  if cfg.save == '' then return model, run end
-  if is_adapter then
-    ul.lora.save(cfg.save, model, cfg.tokenizer or tokenizer)
-  else
-    ul.hf.save(cfg.save, model, cfg.tokenizer or tokenizer)
-  end
-  print('saved: ' .. cfg.save)
+  run:after(function()
+    if test then print(('held-out loss  %.4f before, %.4f now'):format(before, run:eval(test))) end
+    if run.dir then print('the report: ' .. run:report()) end
+    if cfg.save == '' then return end
+    local save = is_adapter and ul.lora.save or ul.hf.save
+    save(cfg.save, model, cfg.tokenizer or tokenizer)
+    print('saved: ' .. cfg.save)
+  end)
   return model, run
 end
 

@@ -169,7 +169,9 @@ function recipe.train(cfg, Model)
   print('a sample:\n' .. sample:gsub('[^%C\n\t]', '?')) -- no orders to the terminal
   if run.dir then print('the report: ' .. run:report()) end
   if cfg.save then
-    ul.hf.save(cfg.save, model, tokenizer, { settings = cfg.model, max_tokens = cfg.seq_len })
+    run:after(function()
+      ul.hf.save(cfg.save, model, tokenizer, { settings = cfg.model, max_tokens = cfg.seq_len })
+    end)
     print('saved: ' .. cfg.save)
   end
   return model, run

@@ -170,10 +170,25 @@ static void forget(lua_State *L)
 
 /* ---- functions ---- */
 
-/* watch(true): both signals are noted from now on; watch(false) ends that. It nests. */
+/* What was noted and is not taken, when nobody will take it any more: it is done. */
+static void deliver(lua_State *L)
+{
+    int number = terminated ? SIGTERM : interrupted && presses == 1 ? SIGINT : 0;
+    if (number && !(raising && number == SIGINT)) {
+        forget(L);
+        raise(number);
+    } else if (number) {
+        interrupted = 0;
+        arm(L);
+    }
+}
+
+/* watch(true): both signals are noted from now on; watch(false) ends that. It nests. What is noted
+ * then and was not taken comes after all: the signal does what it does where nothing is watched.
+ */
 static int watch(lua_State *L)
 {
-    int on = host_boolean(L, 1, "watch", "what to do", 1);
+    int on = host_boolean(L, 1, "watch", "what to do", 1), was = watching;
     if (on && !watching && !raising) forget(L); /* at the prompt, it has */
     if (on || watching) watching += on ? 1 : -1;
     if (on && stopping && presses == 1) { /* on other ranks it may be noted already */
@@ -182,6 +197,7 @@ static int watch(lua_State *L)
         stopping = 0;
     }
     update(L);
+    if (was && !watching && !host_remote_is_open()) deliver(L);
     return 0;
 }
 

@@ -145,11 +145,11 @@ local function begin(self)
 end
 
 local function finish(self)
-  stop.watch(self, false)
-  if self.dir then
+  stop.watched(self, function()
+    if not self.dir then return end
     self:save_now()
     record.describe(self)
-  end
+  end)
   log.leave()
   if self.on_meta then log.say('%s', record.plan(self)) end
 end
@@ -222,6 +222,16 @@ function Run:save_now()
   error(path, 0)
 end
 
+--- Calls f() behind the last step; as with a step, SIGTERM and Ctrl-C let it end first. It is for
+--- what a run has to leave in the end, a model say. Ranks of a mesh call it together.
+---
+---   run:after(function() ul.hf.save('runs/x/model', model) end)
+---@param f function
+function Run:after(f)
+  agree.meet(self.group, 'run:after')
+  stop.watched(self, f)
+end
+
 -- ---- evaluation ----
 
 --- The mean loss over all labels of `data`, each row once, and its exponential; the record gets
@@ -243,15 +253,18 @@ function Run:eval(data)
     local labels = batch.denominator -- of all ranks
     sum, count = sum + batch:loss() * labels, count + labels
   end
-  stop.watched(self, ul.no_grad, function()
-    for batch in data:once() do
-      ul.scope(add, batch)
-      ul.set_random_state(unpack(random)) -- a run that is evaluated stays the same run
-      stop.where_asked_to(self)
-    end
+  local loss = nan
+  stop.watched(self, function()
+    ul.no_grad(function()
+      for batch in data:once() do
+        ul.scope(add, batch)
+        ul.set_random_state(unpack(random)) -- a run that is evaluated stays the same run
+        stop.where_asked_to(self)
+      end
+    end)
+    loss = count > 0 and sum / count or nan
+    record.evaluation(self, loss, math.exp(loss))
   end)
-  local loss = count > 0 and sum / count or nan
-  record.evaluation(self, loss, math.exp(loss))
   return loss, math.exp(loss)
 end
 
@@ -266,8 +279,11 @@ function Run:sample(prompt, given)
   if self.on_meta then return '' end
   local how = { seed = self.step, mesh = self.mesh }
   for key, value in pairs(given or {}) do how[key] = value end
-  local text = ul.generate(self.model, prompt, how)
-  record.sample(self, prompt, text)
+  local text
+  stop.watched(self, function()
+    text = ul.generate(self.model, prompt, how)
+    record.sample(self, prompt, text)
+  end)
   return text
 end
 

@@ -12,10 +12,11 @@ local INTERRUPTED = 130 -- the exit status of a program that Ctrl-C has ended
 local stop = { signals = core.signals }
 
 --- From now on signals are noted, or no longer. A loop that was left by an error may have left them
---- watched.
+--- watched; what was noted then is still to be done.
 ---@param run Run
 ---@param on boolean
 function stop.watch(run, on)
+  if on and run.watched and core.signals.pending() then return end
   if run.watched then core.signals.watch(false) end
   if on then core.signals.watch(true) end
   run.watched = on
@@ -28,13 +29,19 @@ function stop.has_updated(run)
   return run.optim ~= nil and run.optim.steps > run.before.updates
 end
 
---- Calls f, after training too, with signals noted.
+--- Calls f behind the last step with signals noted, and then does what they ask for; in the loop
+--- that is done at the end of the step. All ranks come here together.
 ---@param run Run
 ---@param f function
-function stop.watched(run, f, ...)
-  if run.watched or not run.begun then return f(...) end
-  stop.watch(run, true)
-  local ok, problem = pcall(f, ...)
+function stop.watched(run, f)
+  if run.scope or run.is_ending or not run.begun then return f() end
+  if not run.watched then stop.watch(run, true) end
+  run.is_ending = true
+  local ok, problem = pcall(function()
+    f()
+    stop.where_asked_to(run)
+  end)
+  run.is_ending = false
   stop.watch(run, false)
   if not ok then error(problem, 0) end
 end
@@ -44,6 +51,7 @@ end
 ---@param run Run
 function stop.where_nothing_is_learnt(run)
   if run.bad < PATIENCE then return end
+  core.signals.take() -- it ends anyhow, and says why
   stop.watch(run, false)
   log.leave()
   local weights = run.last_good and ('those after step %d'):format(run.last_good)

@@ -104,7 +104,6 @@ describe('a recipe on two ranks #cpu', function()
   end
 
   it('ends between two batches of an evaluation', function()
-    -- between the loop and the evaluation a signal ends the program, as it does any other
     local output, status = disturbed('evaluated', STEPS, 'sleep 0.2; kill -TERM $front',
                                      'data=docs/api.md held_out=0.9')
     assert.matches('terminated after step 200 of 200; saved [^\n]*/step%-200, and [^\n]*\n$',

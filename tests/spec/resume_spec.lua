@@ -298,6 +298,33 @@ describe('a run', function()
     assert.same(undisturbed, state_of 'evaluated4')
   end)
 
+  it('saves, and ends what is to be done, behind the last step', function()
+    local ended = '^%sterminated after step 40 of 40; saved [^\n]*/step%%-40, and [^\n]*\n$'
+    local signal = [[local function signal(word)
+      io.write(word) os.execute "kill -TERM $PPID"
+      while not require("ulysses.core").signals.pending() do end
+    end ]]
+    local output, status = run('last save', signal .. [[s.then_do = function(step, run)
+      if step < 40 then return end
+      local save = run.save_now
+      function run:save_now() signal "" return save(self) end
+    end]])
+    assert.matches(ended:format '', output)
+    assert.equal(0, status)
+    assert.same(undisturbed, state_of 'last save')
+    output, status = run('after', signal .. [[s.then_do = function(step, run)
+      if step < 40 then return end
+      for _ in run:steps(40) do end
+      run:after(function()
+        run:after(function() signal "one, " end)
+        io.write "two, "
+      end)
+      io.write "never"
+    end]])
+    assert.matches(ended:format 'one, two, ', output)
+    assert.equal(0, status)
+  end)
+
   it('wants a folder that can be written', function()
     local output, status = program.shell(("$P '%s/script.lua' /dev/null/x"):format(folder))
     assert.equal(1, status)

@@ -155,6 +155,10 @@ describe('signals', function()
     finally(function() os.remove(script) end)
     assert.equal('130\n', status_of('signals.watch(true) signals.hold() ' .. press:rep(3)))
     assert.equal('130\n', status_of('signals.watch(true) signals.watch(false) ' .. press))
+    local late = 'signals.watch(true) signals.watch(true) %s signals.watch(false) '
+      .. 'io.write "noted " io.flush() signals.watch(false) print "lost"'
+    assert.equal('noted 130\n', status_of(late:format(press)))
+    assert.matches('^noted .*143\n$', status_of(late:format 'ffi.C.raise(15)')) -- sh says it too
     assert.equal('done\n0\n', status_of('signals.watch(true) ' .. press .. 'print "done"'))
   end)
 end)
