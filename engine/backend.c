@@ -96,18 +96,41 @@ int ul__read_values(void *host, const void *data, int64_t bytes, ul_device devic
     return UL_OK;
 }
 
+/* More than a batch has; what is larger is asked of the device. */
+static const int64_t most_known = 1 << 25;
+
+const void *ul__known(const ul_tensor *x)
+{
+    const ul_storage *s = x->storage;
+    if (s->device == UL_CPU) return ul__data(x);
+    if (!s->known || x->dtype != UL_I64) return NULL;
+    return (const char *)s->known + x->offset * ul_dtype_bytes(UL_I64);
+}
+
+/* y, new on cuda, is about to be what `host` is. Without memory for it the device is asked. */
+static void remember(const ul_tensor *y, const void *host, int64_t bytes)
+{
+    ul_storage *s = y->storage;
+    if (y->dtype != UL_I64 || bytes > most_known) return;
+    s->known = malloc((size_t)bytes);
+    if (s->known) memcpy(s->known, host, (size_t)bytes);
+}
+
 /* x is contiguous, y new and of its shape and dtype. */
 static int move(ul_tensor *y, const ul_tensor *x)
 {
     int64_t bytes = ul_tensor_size(x) * ul_dtype_bytes(x->dtype);
     if (bytes == 0) return UL_OK;
     ul_device from = x->storage->device, to = y->storage->device;
-    if (from == UL_CUDA) return cuda->read(ul__data(y), ul__data(x), bytes);
+    const void *known = from == UL_CUDA ? ul__known(x) : NULL;
+    if (known) memcpy(ul__data(y), known, (size_t)bytes);
+    if (from == UL_CUDA) return known ? UL_OK : cuda->read(ul__data(y), ul__data(x), bytes);
     if (to == UL_CUDA && ul__home(x) == UL_CUDA) { /* from pinned memory it may come later */
         ul_slot *slot = x->storage->slot;
         int64_t at = (const char *)ul__data(x) - slot->data;
         return ul__slot_load(slot, at, ul__data(y), bytes, cuda->stream());
     }
+    if (to == UL_CUDA) remember(y, ul__data(x), bytes);
     if (to == UL_CUDA) return cuda->write(ul__data(y), ul__data(x), bytes);
     memcpy(ul__data(y), ul__data(x), (size_t)bytes);
     return UL_OK;

@@ -27,9 +27,11 @@ typedef struct ul_storage {
     /* Offsets of documents that have been found right, at so many elements from its beginning: they
      * are read from a device once, not in each layer. n is 0 where there are none. */
     struct {
-        uint64_t version;
         int64_t offset, n, batch, tokens, longest;
     } docs;
+    /* Owned: what i64 values on cuda (ids, labels, offsets) were on the host that they came from;
+     * looking at them waits for nothing. NULL where they came from elsewhere or have changed. */
+    void *known;
 } ul_storage;
 
 /* Where gradients of one value gather. It outlives the tensor's data: the tape holds these for the
@@ -61,6 +63,12 @@ struct ul_tensor {
     struct ul_passage *passage; /* owned: what is on its way here, op/shard.c; NULL: nothing is */
 };
 
+/* Before anything writes into a storage that others may have seen: counts the change, and drops
+ * what the host knows of its values. An op calls ul__change(), which calls this. (storage.c) */
+void ul__storage_changed(ul_storage *s);
+/* Drops what the host knows of its values alone. */
+void ul__storage_forget(ul_storage *s);
+
 static inline void *ul__data(const ul_tensor *t)
 {
     return t->storage->data ? (char *)t->storage->data + t->offset * ul_dtype_bytes(t->dtype)
@@ -84,6 +92,9 @@ int ul__local_rank(void);
 int ul__read_values(void *host, const void *data, int64_t bytes, ul_device device);
 /* The same values, contiguous, on another device; outside of the tape. */
 int ul__moved(ul_tensor **out, const ul_tensor *x, ul_device device);
+/* The values of x, which is contiguous, as the host knows them without asking a device;
+ * NULL where it does not. */
+const void *ul__known(const ul_tensor *x);
 /* x's values where the host can read them: its own, unless it is on cuda. */
 int ul__on_host(ul_tensor **out, const ul_tensor *x);
 

@@ -226,6 +226,19 @@ int ul__storage_new(ul_storage **out, ul_device device, int64_t bytes)
     return UL_OK;
 }
 
+void ul__storage_forget(ul_storage *s)
+{
+    free(s->known);
+    s->known = NULL;
+    s->docs.n = 0;
+}
+
+void ul__storage_changed(ul_storage *s)
+{
+    s->version++;
+    ul__storage_forget(s);
+}
+
 int ul__storage_hollow(ul_storage **out, ul_device device, int64_t bytes)
 {
     ul_storage *s = ul__alloc(sizeof *s);
@@ -278,5 +291,6 @@ void ul__storage_free(ul_storage *s)
     }
     if (s->shard) ul__shard_free(s->shard);
     if (!s->is_empty) leave(s);
+    free(s->known);
     free(s);
 }

@@ -347,7 +347,7 @@ int ul__change(const char *op, ul_tensor *t)
                "%s: this weight %s is sharded over ranks, and cannot change in place: change the "
                "slice that named_parameters() gives",
                op, ul__shape(t));
-    t->storage->version++;
+    ul__storage_changed(t->storage);
     return UL_OK;
 }
 

@@ -107,7 +107,12 @@ int ul_tensor_ndim(const ul_tensor *t) { return t->ndim; }
 int64_t ul_tensor_dim(const ul_tensor *t, int dim) { return t->shape[dim]; }
 const int64_t *ul_tensor_shape(const ul_tensor *t) { return t->shape; }
 const int64_t *ul_tensor_strides(const ul_tensor *t) { return t->stride; }
-void *ul_tensor_data(const ul_tensor *t) { return ul__data(t); }
+
+void *ul_tensor_data(const ul_tensor *t)
+{
+    ul__storage_forget(t->storage); /* who has the address may write there */
+    return ul__data(t);
+}
 
 int64_t ul_tensor_size(const ul_tensor *t)
 {

@@ -66,21 +66,20 @@ static int check_docs_values(int64_t *longest, const int64_t *docs, int64_t n, i
     return UL_OK;
 }
 
-/* Offsets on cuda that have been found right, in the same storage; nobody writes to them there
- * without another version. *longest: of them.
+/* Offsets on cuda that have been found right, in the same storage: where they change, it forgets
+ * them. *longest: of them.
  */
 static int were_checked(int64_t *longest, const ul_tensor *docs, int64_t batch, int64_t tokens)
 {
     const ul_storage *s = docs->storage;
     *longest = s->docs.longest;
-    return s->device == UL_CUDA && s->docs.n == docs->shape[0] && s->docs.version == s->version &&
-           s->docs.offset == docs->offset && s->docs.batch == batch && s->docs.tokens == tokens;
+    return s->device == UL_CUDA && s->docs.n == docs->shape[0] && s->docs.offset == docs->offset &&
+           s->docs.batch == batch && s->docs.tokens == tokens;
 }
 
 static void keep_checked(int64_t longest, const ul_tensor *docs, int64_t batch, int64_t tokens)
 {
     ul_storage *s = docs->storage;
-    s->docs.version = s->version;
     s->docs.offset = docs->offset;
     s->docs.n = docs->shape[0];
     s->docs.batch = batch;
@@ -105,7 +104,7 @@ static int check_docs(int64_t *longest, const ul_tensor *docs, const ul_tensor *
     if (is_whole && were_checked(longest, docs, batch, tokens)) return UL_OK;
     *longest = 0;
     ul_tensor *values;
-    UL_TRY(ul__on_host(&values, copy));
+    UL_TRY(ul__on_host(&values, is_whole ? docs : copy));
     int rc = check_docs_values(longest, ul__data(values), values->shape[0], batch, tokens);
     ul_tensor_free(values);
     if (rc == UL_OK && is_whole) keep_checked(*longest, docs, batch, tokens);

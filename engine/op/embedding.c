@@ -6,12 +6,15 @@ int ul__check_ids(const char *op, const char *what, const ul_tensor *ids, int64_
 {
     int64_t size = ul_tensor_size(ids), at = -1, id = 0, index[UL_MAX_DIMS] = {0};
     if (size == 0 || ids->storage->device == UL_META) return UL_OK;
-    const ul_kernels *kernels = ul__kernels(ids);
+    const void *known = ul__known(ids);
+    ul_device device = known ? UL_CPU : ids->storage->device;
+    const ul_kernels *kernels = ul__kernels_of(device, ids->dtype);
+    ul_stream *stream = known ? ul_cpu_stream() : ul__stream(ids);
     /* 0 is a row, so excepting it excepts nothing, unless there are no rows. */
     if (n == 0 && !except)
         at = 0;
     else
-        UL_TRY(kernels->find_outside(ul__stream(ids), &at, ul__data(ids), size, 0, n,
+        UL_TRY(kernels->find_outside(stream, &at, known ? known : ul__data(ids), size, 0, n,
                                      except ? *except : 0));
     if (at < 0) return UL_OK;
     int64_t rest = at;

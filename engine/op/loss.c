@@ -18,12 +18,24 @@ static int check_targets(const char *op, const char *name, const ul_tensor *x,
     return UL_OK;
 }
 
-/* How many targets count; on meta, all of them. */
+static int64_t count_known(const int64_t *target, int64_t n, int64_t ignore_index)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++) count += target[i] != ignore_index;
+    return count;
+}
+
+/* How many targets, which are contiguous, count; on meta, all of them. */
 static int count_targets(int64_t *count, ul_tensor *targets, int64_t ignore_index)
 {
     ul_tensor *ignored = NULL, *mask = NULL, *sum = NULL;
     *count = ul_tensor_size(targets);
     if (targets->storage->device == UL_META) return UL_OK;
+    const int64_t *known = targets->storage->device == UL_CUDA ? ul__known(targets) : NULL;
+    if (known) {
+        *count = count_known(known, *count, ignore_index);
+        return UL_OK;
+    }
     int rc = ul_scalar_like(&ignored, targets, (double)ignore_index);
     if (rc == UL_OK) rc = ul_ne(&mask, targets, ignored);
     if (rc == UL_OK) rc = ul_sum(&sum, mask, 0, NULL, 0);

@@ -41,7 +41,7 @@ static int check_param(const char *op, const ul_tensor *p, double lr, double wei
 /* A step may change leaves; values the tape has saved from before are stale from then on. */
 static void count_change(ul_tensor *t)
 {
-    if (t != NULL) t->storage->version++;
+    if (t != NULL) ul__storage_changed(t->storage);
 }
 
 /* A step whose state comes from off the device, piece by piece. */

@@ -154,7 +154,8 @@ static int gather(struct ul_shard *s, void *later)
 {
     if (is_present(s)) return UL_OK;
     if (s->storage->is_empty) UL_TRY(ul__storage_fill(s->storage));
-    if (s->version != s->mine->storage->version) s->storage->version++; /* the tape's are stale */
+    if (s->version != s->mine->storage->version)
+        ul__storage_changed(s->storage); /* the tape's are stale */
     ul_parts parts;
     int64_t *numbers = parts_of(&parts, s->group, &s->all);
     UL_REQUIRE(numbers, UL_ENOMEM, "sharded: out of memory");

@@ -86,4 +86,71 @@ describe('a step of training on cuda', function()
     assert.is_false(optimizer.skipped)
     assert.equal(1, optimizer.steps)
   end)
+
+  -- How often a recipe waits in its training and behind it.
+  local function waits_of_recipe(name, steps, further)
+    local path, recipe = os.tmpname(), require('recipes.' .. name)
+    local file = assert(io.open(path, 'w'))
+    for i = 1, 60 do file:write(('line %d of %d\n'):format(i, i * i % 17)) end
+    file:close()
+    local settings = { 'model.dim=32', 'model.n_layers=2', 'model.n_heads=4', 'model.n_kv_heads=2',
+                       'model.ffn=48', 'seq_len=24', 'batch=2', 'warmup=2', 'out=', 'sample=1',
+                       'held_out=0.1', 'data=' .. path, 'steps=' .. steps }
+    for _, setting in ipairs(further) do settings[#settings + 1] = setting end
+    local before, print_before = ul.default_device(), print
+    ul.set_default_device 'cuda'
+    _G.print = function() end
+    local ok, n = pcall(waits, function() recipe.train(recipe:configure(settings)) end)
+    _G.print = print_before
+    ul.set_default_device(before)
+    os.remove(path)
+    return ok and n or error(n, 0)
+  end
+
+  it('waits for the norm and for the loss of each part, and for nothing else', function()
+    local recipes = { llama3 = {}, mistral = { 'model.head_dim=6', 'model.window=5' } }
+    for name, further in pairs(recipes) do
+      for parts = 1, 2 do
+        local settings = { 'accumulate=' .. parts, unpack(further) }
+        local few, more = waits_of_recipe(name, 4, settings), waits_of_recipe(name, 9, settings)
+        assert.equal((1 + parts) * 5, more - few, name)
+      end
+    end
+  end)
+
+  -- Two rows, the first of two documents; all that is looked at came from the host.
+  local function documents()
+    local function tensor(values)
+      return ul.tensor(values, { dtype = 'i64', device = 'cuda' })
+    end
+    return tensor { { 1, 2, 3 }, { 4, 0, 2 } }, tensor { { 2, -100, 4 }, { 0, 2, -100 } },
+      tensor { 0, 2, 3, 6 }
+  end
+
+  it('looks at ids, labels and documents where they came from', function()
+    local w = ul.randn { 5, 8, device = 'cuda', requires_grad = true }
+    local ids, labels, docs = documents()
+    local function forward()
+      local x = ul.F.embedding(ids, w):view(2, 3, 1, 8)
+      x = ul.F.attention(x, x, x, { causal = true, docs = docs })
+      return ul.F.linear_cross_entropy(x:view(2, 3, 8), w, labels)
+    end
+    assert.equal(0, waits(function() forward():backward() end))
+  end)
+
+  it('looks at what has changed since on the device', function()
+    local w = ul.randn { 5, 8, device = 'cuda' }
+    local ids = documents()
+    ids:narrow(2, 3, 1):fill_(7)
+    local message = ul.tensor({ 1, 9 }, { dtype = 'i64', device = 'cuda' })
+    assert.error_matches(function() ul.F.embedding(ids, w) end, 'id 7 at position 3 is outside')
+    assert.error_matches(function() ul.F.embedding(message, w) end, 'id 9 at position 2 is outside')
+    assert.same({ { 1, 2, 7 }, { 4, 0, 7 } }, ids:tolist())
+    ids:add_(ul.ones_like(ids))
+    assert.same({ { 2, 3, 8 }, { 5, 1, 8 } }, ids:to('cpu'):tolist())
+    assert.same({ { 8 }, { 8 } }, ids:narrow(2, 3, 1):tolist())
+    local y = select(2, documents())
+    assert.same({ -100, 2 }, y:transpose(1, 2):select(1, 2):tolist())
+    assert.same({ { 0, 2, -100 } }, y:narrow(1, 2, 1):tolist())
+  end)
 end)

@@ -243,6 +243,28 @@ local function values(test, g)
     refuses('takes no options', all(g, function() return one end), { split = 1 })
     refuses('element 1 of the list', { 5 })
   end)
+  test('what the host knows of ids is forgotten where ranks change them', function()
+    local changes = {
+      all_reduce_ = function(x) g:all_reduce_(x) end,
+      broadcast_ = function(x) g:broadcast_(x, P - 1) end,
+      recv = function(x)
+        local sent = ul.tensor({ 5, 6, 7 }, { dtype = 'i64' })
+        if P == 1 then return end
+        if r % 2 == 0 then g:send(sent, (r + 1) % P) end
+        g:recv(x, (r - 1) % P)
+        if r % 2 == 1 then g:send(sent, (r + 1) % P) end
+      end,
+    }
+    for _, name in ipairs { 'all_reduce_', 'broadcast_', 'recv' } do
+      local x = ul.tensor({ r + 1, 2, 3 }, { dtype = 'i64' })
+      local pair = ul.tensor({ { 1, 0 }, { 2, 0 }, { r, 0 } }, { dtype = 'i64' })
+      changes[name](x)
+      changes[name](pair:select(2, 1)) -- a view that lies apart
+      -- a copy is not known: that asks the device
+      for _, y in ipairs { x, pair } do same(y:to 'cpu', y:clone():to 'cpu', name) end
+    end
+  end)
+
   test('send and recv around a ring', function()
     if P == 1 then return end
     local x = of_rank(r, { 5000 }, 'bf16')
