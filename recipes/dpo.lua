@@ -14,6 +14,7 @@ local recipe = ul.recipe 'dpo' {
   tokenizer = ul.none 'string',    -- its folder, or 'bytes'; without: that of the model
   data = ul.none 'string',         -- .jsonl, a pair on each line
   family = ul.none 'string',       -- of conversations, where the tokenizer does not tell it
+  date = ul.none 'string',         -- '26 Jul 2024': Llama 3.1 and later have one before a talk
   beta = 0.1,                      -- how close the model stays to what it was
   smoothing = 0.0,                 -- the share of pairs that are the wrong way round
   seq_len = 1024,                  -- pairs with an answer that ends beyond are left out
@@ -74,7 +75,8 @@ local function plan(cfg, n, ranks)
 end
 
 local function read_pairs(cfg, source, tokenizer)
-  local all = source:tokenize(tokenizer, { length = cfg.seq_len, family = cfg.family })
+  local all = source:tokenize(tokenizer, { length = cfg.seq_len, family = cfg.family,
+                                           date = cfg.date })
   if all.long > 0 then
     print(('pairs longer than %d tokens: %d left out'):format(cfg.seq_len, all.long))
   end

@@ -12,6 +12,7 @@ local recipe = ul.recipe 'finetune' {
   tokenizer = ul.none 'string',    -- its folder, or 'bytes'; without: that of the model
   data = ul.none 'string',         -- .jsonl: messages, or prompt and completion; else plain text
   family = ul.none 'string',       -- of conversations, where the tokenizer does not tell it
+  date = ul.none 'string',         -- '26 Jul 2024': Llama 3.1 and later have one before a talk
   learn = 'all',                   -- answers of a conversation that are learned; or 'last'
   overlong = 'drop',               -- examples longer than a row; 'cut' them, or 'refuse'
   held_out = 0.05,                 -- the share of the data, at its end, kept for the test; 0: none
@@ -66,7 +67,8 @@ end
 
 -- The tokens to learn from, and those to test with, where there are any.
 local function read_data(cfg, source, tokenizer)
-  local how = cfg.data:find '%.jsonl' and { family = cfg.family, loss = cfg.learn } or nil
+  local how = cfg.data:find '%.jsonl' and { family = cfg.family, loss = cfg.learn,
+                                                date = cfg.date } or nil
   local corpus = source:tokenize(tokenizer, how)
   if cfg.held_out == 0 then return corpus end
   return corpus:hold_out(cfg.held_out)

@@ -8,6 +8,7 @@ local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
 local suggest = require 'ulysses.suggest'
+local tools = require 'ulysses.tools'
 
 ---@class chat
 local chat = {}
@@ -82,16 +83,57 @@ local families = {}
 local llama3_roles = { system = 'system', user = 'user', assistant = 'assistant', tool = 'ipython',
                        ipython = 'ipython' }
 
--- What stands in front of the system message of the templates of Llama 3.1 and later.
-local function dated(messages, date)
-  local system, first = '', 1
-  if messages[1] and messages[1].role == 'system' then
-    system, first = trim(messages[1].content), 2
+-- What a message says where a format has one call in it and nothing beside.
+local function single_call(message, i, family)
+  if #message.calls > 1 then
+    refuse('chat: message %d has %d calls; in the format %s it may have one', i, #message.calls,
+           family)
+  elseif trim(message.content) ~= '' then
+    refuse('chat: message %d has text beside its call, which the format %s has no place for', i,
+           family)
   end
-  local content = ('Cutting Knowledge Date: December 2023\nToday Date: %s\n\n%s'):format(date,
-                                                                                          system)
-  -- Not trimmed: the date's line breaks stay where nothing follows them.
-  return { { role = 'system', content = content, whole = true }, unpack(messages, first) }
+  local call = message.calls[1]
+  return ('{"name": "%s", "parameters": %s}'):format(call.name, tools.spell(call.arguments))
+end
+
+-- A question with the tools that may be called for it, as Llama 3.1 and later have it.
+local function with_tools(list, question)
+  local parts = {
+    'Given the following functions, please respond with a JSON for a function call with its proper '
+    .. 'arguments that best answers the given prompt.\n\nRespond in the format {"name": function '
+    .. 'name, "parameters": dictionary of argument name and its value}.Do not use variables.\n\n' }
+  for _, tool in ipairs(list) do parts[#parts + 1] = tools.spell(tool, 4) .. '\n\n' end
+  return table.concat(parts) .. trim(question)
+end
+
+-- The messages as the templates of Llama 3.1 and later have them: with dates before what the system
+-- says, and tools before the first question. Those that are `whole` are not trimmed.
+local function dated(messages, how, family)
+  local system, first = '', 1
+  if messages[1].role == 'system' then system, first = trim(messages[1].content), 2 end
+  local list = { { role = 'system', whole = true,
+    content = ('%sCutting Knowledge Date: December 2023\nToday Date: %s\n\n%s'):format(
+      how.tools and 'Environment: ipython\n' or '', how.date, system) } }
+  for i = first, #messages do
+    local message = messages[i]
+    local written = { role = message.role, whole = true, continues = message.continues }
+    if i == first and how.tools then
+      if message.role ~= 'user' then
+        refuse('chat: message %d is from the %s; where there are tools, the format %s begins with '
+               .. 'the user', i, message.role, family)
+      end
+      written.content = with_tools(how.tools, message.content)
+    elseif message.calls then
+      written.content = single_call(message, i, family)
+    elseif llama3_roles[message.role] == 'ipython' then
+      written.content = tools.quote(message.content)
+    else
+      written = message
+    end
+    how.learned[written] = how.learned[message]
+    list[#list + 1] = written
+  end
+  return list
 end
 
 function families.llama3(out, messages, how)
@@ -105,7 +147,7 @@ function families.llama3(out, messages, how)
     out:add(break_ids)
   end
   out:add { out:special '<|begin_of_text|>' }
-  for _, message in ipairs(how.date and dated(messages, how.date) or messages) do
+  for _, message in ipairs(how.date and dated(messages, how, out.family) or messages) do
     local learned = how.learned[message]
     header(llama3_roles[message.role])
     out:add(out:text(message.whole and message.content or trim(message.content)), learned)
@@ -248,38 +290,74 @@ end
 
 -- ---- messages ----
 
-local function check(messages, family)
+local function knows(family, role)
+  return family == 'llama3' and llama3_roles[role]
+    or chatml.has(family) and chatml.knows(family, role)
+    or role == 'system' or role == 'user' or role == 'assistant'
+end
+
+-- Whether a format has tools; that of Llama 3 has since its version 3.1, whose system message has a
+-- date.
+local function has_tools(family, how)
+  return family == 'llama3' and how.date ~= nil or chatml.has(family) and chatml.calls(family)
+end
+
+local function refuse_tools(family, what)
+  refuse('chat: %s, which the format %s does not have%s', what, family,
+         family == 'llama3' and " without a date (date='26 Jul 2024')" or '')
+end
+
+-- A message with its calls as they are written, and text for a content that is not there.
+local function with_calls(message, i, family, how)
+  local calls = tools.calls(message, i)
+  if not calls then return message end
+  if message.role ~= 'assistant' then
+    refuse('chat: message %d has tool_calls, and is from the %s', i, message.role)
+  elseif not has_tools(family, how) then
+    refuse_tools(family, ('message %d has tool_calls'):format(i))
+  end
+  local copy = { calls = calls }
+  for key, value in pairs(message) do copy[key] = value end
+  if message.content == nil or message.content == json.null then copy.content = '' end
+  return copy
+end
+
+-- The messages as they are written.
+local function check(messages, family, how)
   if type(messages) ~= 'table' then
     raise('chat: expected a list of messages, got a %s', type(messages))
   end
   if #messages == 0 then refuse 'chat: there are no messages' end
-  for i, message in ipairs(messages) do
-    if type(message) ~= 'table' or type(message.role) ~= 'string'
-      or type(message.content) ~= 'string' then
+  local list = {}
+  for i, given in ipairs(messages) do
+    local message = type(given) == 'table' and type(given.role) == 'string'
+      and with_calls(given, i, family, how)
+    if not message or type(message.content) ~= 'string' then
       refuse('chat: message %d needs a role and a content, both of them text', i)
     end
-    local role = message.role
-    local known = family == 'llama3' and llama3_roles[role]
-      or chatml.has(family) and chatml.knows(family, role)
-      or role == 'system' or role == 'user' or role == 'assistant'
-    if not known then
-      refuse("chat: message %d has the role '%s', which the format %s does not have", i, role,
-             family)
+    if not knows(family, message.role) then
+      refuse("chat: message %d has the role '%s', which the format %s does not have", i,
+             message.role, family)
+    end
+    local old = message.function_call
+    if old ~= nil and old ~= json.null then
+      refuse('chat: message %d has function_call, which is not written; tool_calls are', i)
     end
     chatml.check(message, i, family)
-    local calls = message.tool_calls
-    if type(calls) == 'table' and calls ~= json.null and next(calls) ~= nil then
-      refuse('chat: message %d has tool_calls, which are not written', i)
-    end
+    list[i] = message
   end
+  return list
 end
 
 --- Whether an answer has more to learn than its end.
 ---@param message table
 ---@return boolean
 function chat.says(message)
-  local thought = message.reasoning_content
-  return trim(message.content) ~= '' or type(thought) == 'string' and trim(thought) ~= ''
+  local thought, content = message.reasoning_content, message.content
+  local calls = message.tool_calls
+  if type(calls) == 'table' and next(calls) ~= nil then return true end
+  return type(content) == 'string' and trim(content) ~= ''
+    or type(thought) == 'string' and trim(thought) ~= ''
 end
 
 -- The messages whose tokens are to be learned.
@@ -307,26 +385,31 @@ end
 --- `loss = 'last'` learns from the last answer alone. `reply` ends with what stands before an
 --- answer, for generation. `date` ('26 Jul 2024') adds the dated lines that Llama 3.1 and later
 --- have before the system's message. There `continues = true` in a message ends it with
---- `<|eom_id|>`. In 'qwen3' an answer that is not followed by a question has its thoughts
---- (`reasoning_content` of a message, or `<think>` in its text) before it, and learns them too;
---- `thinking = false` gives it empty ones to begin with.
+--- `<|eom_id|>`. `tools`: those that may be called, for the formats llama3 with a date, 'qwen2.5',
+--- 'qwen3'; a call is a message with tool_calls, as { { name =, arguments = {..} } }, and what it
+--- gave one of the role 'tool'. Tools and arguments may be texts of JSON: tables have no order of
+--- keys, and are written with sorted ones. In 'qwen3' an answer that is not followed by a question
+--- has its thoughts (`reasoning_content` of a message, or `<think>` in its text) before it, and
+--- learns them too; `thinking = false` gives it empty ones to begin with.
 ---@param tok Tokenizer
 ---@param family string?
----@param messages { role: string, content: string, continues: boolean?,
----  reasoning_content: string? }[]
+---@param messages { role: string, content: string?, continues: boolean?,
+---  reasoning_content: string?, tool_calls: table[]? }[]
 ---@param given { loss: 'all'|'last'|nil, reply: boolean?, date: string?,
----  thinking: boolean? }?
+---  thinking: boolean?, tools: table[]|string|nil }?
 ---@return integer[] ids, integer[] mask
 function chat.encode(tok, family, messages, given)
   local how = options.read('chat.encode', given, { loss = 'all', reply = false,
                                                    date = options.none,
-                                                   thinking = options.none })
+                                                   thinking = options.none,
+                                                   tools = options.none })
   check_tokenizer('chat.encode', tok)
   if how.loss ~= 'all' and how.loss ~= 'last' then
     raise("chat.encode: loss must be 'all' or 'last', got '%s'", how.loss)
   end
   family, how.system = family_of(tok, family)
-  check(messages, family)
+  messages, how.tools = check(messages, family, how), tools.read(how.tools)
+  if how.tools and not has_tools(family, how) then refuse_tools(family, 'there are tools') end
   if how.date and family ~= 'llama3' then
     raise('chat.encode: only the format llama3 has a date, not %s', family)
   elseif how.thinking ~= nil and family ~= 'qwen3' then

@@ -1,11 +1,12 @@
 -- chatml.lua - conversations as ChatML and Qwen have them, and which of these a template asks for.
 local json = require 'ulysses.json'
 local refuse = require 'ulysses.refuse'
+local tools = require 'ulysses.tools'
 
 local chatml = {}
 
--- What each begins with where nothing is from the system; whether answers of tools are the user's
--- words, and whether what precedes an answer stands in `<think>`.
+-- What each begins with where nothing is from the system; whether it knows tools, whose answers are
+-- the user's words, and whether what precedes an answer stands in `<think>`.
 local formats = {
   chatml = {},
   qwen2 = { system = 'You are a helpful assistant.' },
@@ -18,6 +19,11 @@ local formats = {
 ---@param family string
 ---@return boolean
 function chatml.has(family) return formats[family] ~= nil end
+
+--- Whether a format knows tools and their calls.
+---@param family string
+---@return boolean
+function chatml.calls(family) return formats[family].tools == true end
 
 --- Whether a format knows a role.
 ---@param family string
@@ -126,6 +132,39 @@ local function add(out, head, rest, learned)
   end
 end
 
+-- What the system says of tools, behind what it says.
+local function described(list)
+  local lines = { '# Tools\n\nYou may call one or more functions to assist with the user query.\n\n'
+                  .. 'You are provided with function signatures within <tools></tools> XML tags:\n'
+                  .. '<tools>' }
+  for _, tool in ipairs(list) do lines[#lines + 1] = tools.spell(tool) end
+  lines[#lines + 1] = '</tools>\n\nFor each function call, return a json object with function name '
+    .. 'and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n{"name": '
+    .. '<function-name>, "arguments": <args-json-object>}\n</tool_call>'
+  return table.concat(lines, '\n')
+end
+
+-- The calls in an answer, behind what it says.
+local function with_calls(message, said, content)
+  local parts = {}
+  for i, call in ipairs(message.calls or {}) do
+    parts[i] = ('<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'):format(
+      call.name, tools.spell(call.arguments))
+  end
+  if #parts == 0 then return said end
+  return said .. (content ~= '' and '\n' or '') .. table.concat(parts, '\n')
+end
+
+-- What the system says first, and where the other messages begin.
+local function system_of(messages, how, format)
+  local first = messages[1].role == 'system'
+  local system = first and messages[1].content or how.system or format.system
+  if how.tools then
+    system = (system and system .. '\n\n' or '') .. described(how.tools)
+  end
+  return system, first and 2 or 1
+end
+
 --- Adds the ids of a conversation.
 ---@param out table of chat.lua
 ---@param messages table[]
@@ -139,22 +178,25 @@ function chatml.write(out, messages, how)
     out:add({ ends }, learned)
     out:add(line)
   end
-  local system = how.system or format.system
-  if system and messages[1].role ~= 'system' then write('system\n', system) end
-  local last, tools = last_question(messages), ''
-  for i, message in ipairs(messages) do
+  local system, first = system_of(messages, how, format)
+  if system then write('system\n', system) end
+  local last, answers = last_question(messages), ''
+  for i = first, #messages do
+    local message = messages[i]
     if message.role == 'tool' then
-      tools = ('%s\n<tool_response>\n%s\n</tool_response>'):format(tools, message.content)
+      answers = ('%s\n<tool_response>\n%s\n</tool_response>'):format(answers, message.content)
       local following = messages[i + 1]
       if not following or following.role ~= 'tool' then
-        write('user', tools)
-        tools = ''
+        write('user', answers)
+        answers = ''
       end
     elseif message.role == 'assistant' and format.thinks then
       local given, said = answer_of(messages, i, last, how)
+      said = with_calls(message, said, (parts_of(message)))
       write('assistant\n' .. given, said, how.learned[message])
     else
-      write(message.role .. '\n', message.content, how.learned[message])
+      local said = with_calls(message, message.content, message.content)
+      write(message.role .. '\n', said, how.learned[message])
     end
   end
   if how.reply then

@@ -2,6 +2,7 @@
 local core = require 'ulysses.core'
 local own = require 'tests.own_folder' ()
 local small = require 'tests.small_tokenizers'
+local tools = require 'ulysses.tools'
 local ul = require 'ulysses'
 
 setup(own.make)
@@ -239,10 +240,109 @@ describe('chat as ChatML and Qwen', function()
             { { role = 'tool', content = 'a' } })
     refused('message 1 has reasoning_content, which the format qwen2.5 does not have', 'qwen2.5',
             { { role = 'assistant', content = 'a', reasoning_content = 'b' } })
-    refused('message 1 has tool_calls, which are not written', 'qwen3',
-            { { role = 'assistant', content = '', tool_calls = { { name = 'f' } } } })
+    local calls = { { role = 'assistant', content = '', tool_calls = { { name = 'f' } } } }
+    refused('message 1 has tool_calls, which the format qwen2 does not have', 'qwen2', calls)
+    refused('there are tools, which the format chatml does not have', 'chatml', { user 'a' },
+            { tools = { { name = 'f' } } })
+    refused('message 1 has function_call, which is not written; tool_calls are', 'qwen3',
+            { { role = 'assistant', content = 'a', function_call = { name = 'f' } } })
+    for change, sentence in pairs {
+      [{ 5 }] = 'message 1: call 1 has no name', [5] = 'message 1 has tool_calls that are no list',
+      [{ a = 5 }] = 'message 1 has tool_calls that are no list',
+      [{ { name = 'f', arguments = '{' } }] = 'call 1 needs arguments that are a JSON object',
+      [{ { name = 'f', arguments = '[1]' } }] = 'call 1 needs arguments that are a JSON object',
+    } do
+      calls[1].tool_calls = change
+      refused(sentence, 'qwen3', calls)
+    end
+    local none = "'tools' must be a list of tools"
+    for change, sentence in pairs { [5] = none, ['{}'] = none, [{ a = 1 }] = none,
+                                    [{ 5 }] = 'tool 1 is no JSON object',
+                                    [{ '[]' }] = 'tool 1 is no JSON object' } do
+      refused(sentence, 'qwen3', { user 'a' }, { tools = change })
+    end
     refused('thinking is for the format qwen3, not for chatml', nil, { user 'a' },
             { thinking = true })
+  end)
+end)
+
+describe('chat with tools', function()
+  local toks = {}
+
+  setup(function()
+    toks['qwen2.5'] = load('qwen2', { '<|im_start|>', '<|im_end|>' })
+    toks.qwen3, toks.llama3 = toks['qwen2.5'], load('llama3', llama3_specials)
+  end)
+
+  it('gives the golden texts', function()
+    local n = 0
+    for line in io.lines 'tests/golden/tools.jsonl' do
+      local row = ul.json.decode(line)
+      tools.keep_order(row, line)
+      local tok, date = toks[row.family], row.family == 'llama3' and '26 Jul 2024' or nil
+      local ids = ul.chat.encode(tok, row.family, row.messages, { tools = row.tools, date = date })
+      assert.same({ row.family, row.text }, { row.family, tok:decode(ids, { specials = true }) })
+      n = n + 1
+    end
+    assert.equal(2 * (6 + 8 + 3), n)
+  end)
+
+  it('spells JSON as Python does', function()
+    for text, expected in pairs {
+      ['{"a" :[ 1,{ } ,"\\u00e9\\/\\u001f\\"]{"] , "b":\ttrue}']
+        = '{"a": [1, {}, "\195\169/\\u001f\\"]{"], "b": true}',
+      ['1.0e0'] = '1.0', ['1E2'] = '100.0', ['-0'] = '0', ['-0.0'] = '-0.0', ['1e22'] = '1e+22',
+      ['3e-5'] = '3e-05', ['0.1'] = '0.1', ['123456.789'] = '123456.789', ['1e16'] = '1e+16',
+      ['1e15'] = '1000000000000000.0', ['12345678901234567890'] = '12345678901234567890',
+    } do
+      assert.equal(expected, tools.spell(text))
+    end
+  end)
+
+  it('learns calls, and takes tables and texts', function()
+    local call = { name = 'f', arguments = { b = { 1, 'x' }, a = 0.5 } }
+    local asks = { role = 'assistant', content = ul.json.null,
+                   tool_calls = { { type = 'function', ['function'] = call } } }
+    local talk = { user 'a', asks, { role = 'tool', content = '12' }, assistant 'b' }
+    local function mine(family, given)
+      local tok = toks[family]
+      return (select(2, written(tok, ul.chat.encode(tok, family, talk, given))))
+    end
+    local text = '<tool_call>\n{"name": "f", "arguments": {"a": 0.5, "b": [1, "x"]}}\n</tool_call>'
+    assert.equal(text .. '<|im_end|>b<|im_end|>', mine 'qwen2.5')
+    call.arguments = '{"a":0.5,"b":[1,"x"]}'
+    assert.equal(text .. '<|im_end|>b<|im_end|>', mine 'qwen2.5')
+    assert.equal('{"name": "f", "parameters": {"a": 0.5, "b": [1, "x"]}}<|eot_id|>b<|eot_id|>',
+                 mine('llama3', { date = '1 May 2025' }))
+    local named = ul.chat.encode(toks.qwen3, 'qwen3', talk, { tools = { { name = 'f' } } })
+    assert.same(named, (ul.chat.encode(toks.qwen3, 'qwen3', talk, { tools = '[{"name":"f"}]' })))
+    for _, none in ipairs { {}, '', ul.json.null, '[]' } do
+      assert.same((ul.chat.encode(toks.qwen3, 'qwen3', talk)),
+                  (ul.chat.encode(toks.qwen3, 'qwen3', talk, { tools = none })))
+    end
+  end)
+
+  it('refuses what Llama has no place for', function()
+    local function refused(sentence, talk, given)
+      local ok, what = pcall(ul.chat.encode, toks.llama3, 'llama3', talk, given)
+      assert.is_false(ok)
+      assert.matches(sentence, tostring(what), 1, true)
+    end
+    local dated, f = { date = '1 May 2025' }, { name = 'f', arguments = {} }
+    local function asks(content, ...)
+      return { user 'a', { role = 'assistant', content = content, tool_calls = { ... } } }
+    end
+    refused("message 2 has tool_calls, which the format llama3 does not have without a date",
+            asks('', f))
+    refused('there are tools, which the format llama3 does not have without a date', { user 'a' },
+            { tools = { f } })
+    refused('message 2 has 2 calls; in the format llama3 it may have one', asks('', f, f), dated)
+    refused('message 2 has text beside its call, which the format llama3 has no place for',
+            asks('b', f), dated)
+    refused('message 1 is from the assistant; where there are tools, the format llama3 begins with '
+            .. 'the user', { assistant 'a' }, { date = '1 May 2025', tools = { f } })
+    refused('message 1 has tool_calls, and is from the user',
+            { { role = 'user', content = 'a', tool_calls = { f } } }, dated)
   end)
 end)
 

@@ -180,7 +180,7 @@ describe('data.chat', function()
     refused('wrong.jsonl:1: the answer in message 2 is empty', ul.json.encode(talk('a', '')), tok,
             { loss = 'last' })
     assert.equal(1, #ul.data.chat(write('gap.jsonl', gap)):tokenize(tok, { loss = 'last' }).starts)
-    refused("wrong.jsonl:1: has 'tools', which are not written",
+    refused('wrong.jsonl:1: chat: there are tools, which the format mistral_v3 does not have',
             '{"tools": [{"name": "f"}], ' .. good:sub(2))
     local one = ul.data.chat { talk('a', 'b') }
     assert.error_matches(function() one:tokenize(tok, { loss = 'lst' }) end,

@@ -65,12 +65,8 @@ local function encode(example, tokenizer, how)
     if not tokenizer.tokenizer then
       refuse 'conversations need a tokenizer with special tokens, as models come with'
     end
-    local tools = field(example, 'tools')
-    if type(tools) == 'table' and next(tools) ~= nil then
-      refuse "has 'tools', which are not written; a model would learn without them"
-    end
     return chat.encode(tokenizer.tokenizer, how.family, messages_of(example),
-                       { loss = how.loss, date = how.date })
+                       { loss = how.loss, date = how.date, tools = field(example, 'tools') })
   elseif field(example, 'prompt') ~= nil or field(example, 'completion') ~= nil then
     local rest = tokenizer.tokenizer
     add(tokenizer.encode(text_of(example, 'prompt')))
@@ -146,6 +142,7 @@ end
 ---   {"prompt": "..", "completion": ".."}
 ---   {"text": ".."}
 ---
+--- A conversation may have "tools" beside its messages, and tool_calls in them (ul.chat.encode).
 --- What is wrong with one is said with its file and line, when they are made into tokens. Then
 --- pack(length) lays whole examples into rows:
 ---

@@ -3,6 +3,7 @@ local files = require 'ulysses.data.files'
 local json = require 'ulysses.json'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
+local tools = require 'ulysses.tools'
 
 local examples = {}
 
@@ -57,6 +58,7 @@ function examples.each(source, visit)
         if not line:find '%S' then return end
         local example, sentence = json.decode(line)
         if example == nil then refuse('%s', (sentence:gsub('^line 1, ', ''))) end
+        if type(example) == 'table' then tools.keep_order(example, line) end
         checked(example)
       end)
     end

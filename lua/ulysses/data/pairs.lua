@@ -61,7 +61,7 @@ local function encode(example, side, tok, how)
       refuse 'conversations need a tokenizer with special tokens, as models come with'
     end
     return chat.encode(tok.tokenizer, how.family, conversation(prompt, answer),
-                       { loss = 'last', date = how.date })
+                       { loss = 'last', date = how.date, tools = field(example, 'tools') })
   end
   if not prompt then refuse "'prompt' must be text where the answers are" end
   local ids, mask = {}, {}
