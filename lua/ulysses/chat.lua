@@ -158,9 +158,16 @@ end
 
 -- ---- Mistral ----
 
+-- Who is due behind a message: behind a call what it gave, for each call in it, then the assistant.
+local function due_behind(rest, n_open)
+  local last = rest[#rest]
+  if not last or last.role == 'assistant' and not last.calls then return 'user' end
+  return n_open > 0 and 'tool' or 'assistant'
+end
+
 -- The system message, and the rest: user, assistant, user, ...
 local function alternating(messages, family)
-  local system, rest = nil, {}
+  local system, rest, n_open = nil, {}, 0
   for i, message in ipairs(messages) do
     local role = message.role
     if role == 'system' then
@@ -170,12 +177,13 @@ local function alternating(messages, family)
       end
       system = message.content
     else
-      local due = #rest % 2 == 0 and 'user' or 'assistant'
+      local due = due_behind(rest, n_open)
       if role ~= due then
         refuse("chat: message %d is from the %s, but '%s' is due: in the format %s user and "
                .. 'assistant take turns, and the user begins', i, role, due, family)
       end
       rest[#rest + 1] = message
+      n_open = message.calls and #message.calls or math.max(0, n_open - 1)
     end
   end
   if #rest == 0 then refuse('chat: the format %s needs a message of the user', family) end
@@ -203,19 +211,63 @@ function families.mistral_v1(out, messages, how)
   end
 end
 
+-- The id of a call, which the format has in nine letters and digits.
+local function call_id(id, family)
+  if type(id) == 'string' and #id == 9 and not id:find '%W' then return id end
+  refuse("chat: the id of a call is %s; in the format %s it has 9 letters and digits",
+         type(id) == 'string' and "'" .. id .. "'" or 'missing', family)
+end
+
+-- All calls of a message as one list of JSON.
+local function mistral_calls(message, family)
+  local parts = {}
+  if trim(message.content) ~= '' then
+    refuse('chat: there is text beside a call, which the format %s has no place for', family)
+  end
+  for i, call in ipairs(message.calls) do
+    parts[i] = ('{"name": "%s", "arguments": %s, "id": "%s"}'):format(
+      call.name, tools.spell(call.arguments), call_id(call.id, family))
+  end
+  return '[' .. table.concat(parts, ', ') .. ']'
+end
+
+local function mistral_tools(list)
+  local parts = {}
+  for i, tool in ipairs(list) do
+    parts[i] = '{"type": "function", "function": ' .. tools.spell(tools.function_of(tool)) .. '}'
+  end
+  return '[' .. table.concat(parts, ', ') .. ']'
+end
+
+-- What a tool gave: JSON as it is, other text as a string of it.
+local function mistral_result(message, family)
+  local content = message.content
+  content = json.decode(content) ~= nil and tools.spell(content) or tools.quote(content)
+  return ('{"content": %s, "call_id": "%s"}'):format(content,
+                                                     call_id(message.tool_call_id, family))
+end
+
 local function mistral_v3(out, messages, how)
   local system, rest = alternating(messages, out.family)
-  local begins, ends, eos = out:special '[INST]', out:special '[/INST]', out:special '</s>'
-  local last = #rest % 2 == 1 and #rest or #rest - 1 -- the last user message
+  local eos, last = out:special '</s>', 0 -- the last user message
+  for i, message in ipairs(rest) do last = message.role == 'user' and i or last end
+  local function within(name, text)
+    out:add { out:special('[' .. name .. ']') }
+    out:add(out:text(text))
+    out:add { out:special('[/' .. name .. ']') }
+  end
   out:add { out:special '<s>' }
   for i, message in ipairs(rest) do
+    local learned = how.learned[message]
     if message.role == 'user' then
-      out:add { begins }
-      out:add(out:text(with_system(i == last and system, message.content)))
-      out:add { ends }
+      if i == last and how.tools then within('AVAILABLE_TOOLS', mistral_tools(how.tools)) end
+      within('INST', with_system(i == last and system, message.content))
+    elseif message.role == 'tool' then
+      within('TOOL_RESULTS', mistral_result(message, out.family))
     else
-      local learned = how.learned[message]
-      out:add(out:text((message.content:gsub(' +$', ''))), learned)
+      if message.calls then out:add({ out:special '[TOOL_CALLS]' }, learned) end
+      local text = message.calls and mistral_calls(message, out.family)
+      out:add(out:text(text or (message.content:gsub(' +$', ''))), learned)
       out:add({ eos }, learned)
     end
   end
@@ -292,6 +344,7 @@ end
 
 local function knows(family, role)
   return family == 'llama3' and llama3_roles[role]
+    or family:find '^mistral_v3' and role == 'tool'
     or chatml.has(family) and chatml.knows(family, role)
     or role == 'system' or role == 'user' or role == 'assistant'
 end
@@ -299,7 +352,8 @@ end
 -- Whether a format has tools; that of Llama 3 has since its version 3.1, whose system message has a
 -- date.
 local function has_tools(family, how)
-  return family == 'llama3' and how.date ~= nil or chatml.has(family) and chatml.calls(family)
+  return family == 'llama3' and how.date ~= nil or family:find '^mistral_v3' ~= nil
+    or chatml.has(family) and chatml.calls(family)
 end
 
 local function refuse_tools(family, what)
@@ -385,12 +439,13 @@ end
 --- `loss = 'last'` learns from the last answer alone. `reply` ends with what stands before an
 --- answer, for generation. `date` ('26 Jul 2024') adds the dated lines that Llama 3.1 and later
 --- have before the system's message. There `continues = true` in a message ends it with
---- `<|eom_id|>`. `tools`: those that may be called, for the formats llama3 with a date, 'qwen2.5',
---- 'qwen3'; a call is a message with tool_calls, as { { name =, arguments = {..} } }, and what it
---- gave one of the role 'tool'. Tools and arguments may be texts of JSON: tables have no order of
---- keys, and are written with sorted ones. In 'qwen3' an answer that is not followed by a question
---- has its thoughts (`reasoning_content` of a message, or `<think>` in its text) before it, and
---- learns them too; `thinking = false` gives it empty ones to begin with.
+--- `<|eom_id|>`. `tools`: those that may be called, for llama3 with a date, 'mistral_v3',
+--- 'mistral_v3_tekken', 'qwen2.5' and 'qwen3'; a call is a message with tool_calls, as { { name =,
+--- arguments = {..} } }, and what it gave one of the role 'tool'. In Mistral's formats these have
+--- `id` and `tool_call_id`, of 9 letters and digits. Tools and arguments may be texts of JSON:
+--- tables have no order of keys, and are written with sorted ones. In 'qwen3' an answer that is not
+--- followed by a question has its thoughts (`reasoning_content` of a message, or `<think>` in its
+--- text) before it, and learns them too; `thinking = false` gives it empty ones to begin with.
 ---@param tok Tokenizer
 ---@param family string?
 ---@param messages { role: string, content: string?, continues: boolean?,

@@ -1,10 +1,10 @@
-"""make_tools.py - what Transformers makes of conversations with tools, by the chat templates of Llama 3.1 and Qwen.
+"""make_tools.py - what Transformers makes of conversations with tools, by the templates of Llama 3.1, Mistral and Qwen.
 
     python3 -m venv venv && venv/bin/pip install transformers==4.57.1 jinja2
     venv/bin/python tests/golden/make_tools.py templates.json > tests/golden/tools.jsonl
 
 templates.json has the whole templates of published models by the name of the format: 'qwen2.5' (Qwen2.5-Instruct),
-'qwen3' (Qwen3), 'llama3' (Llama-3.1-Instruct). Each line has the messages, the tools, and the text.
+'qwen3' (Qwen3), 'llama3' (Llama-3.1-Instruct), 'mistral_v3' (Mistral-v0.3), 'mistral_v3_tekken' (Mistral-Nemo). Each line has the messages, the tools, and the text.
 """
 
 import json
@@ -45,6 +45,14 @@ TALKS = [
 QWEN = [[system, user, twice, rain, sun, says], [user, bare, sun], [user, twice, rain, says, user, twice, sun, says]]
 THINKS = [[user, thinks, rain, says], [user, thinks, rain, thinks, sun, says, user, thinks]]
 
+first = {"role": "assistant", "content": "", "tool_calls": [
+    call("weather", {"city": "Bonn"}, id="abcdefghi"), call("now", {}, id="ABC456789")]}
+gave = [{"role": "tool", "content": text, "tool_call_id": one["id"]}
+        for text, one in zip(['{"rain": [1, "ja"]}', "12.5"], first["tool_calls"])]
+mixed = {"type": "function", "function": {"name": "f", "description": "plain", "parameters": {"type": "object"}}}
+MISTRAL = [[user, first, *gave, says], [dict(user, content="a"), says, user, first, *gave, first, *gave, says],
+           [user, says], [user, first]]
+
 templates = json.load(open(sys.argv[1]))
 for family in ("qwen2.5", "qwen3", "llama3"):
     talks = TALKS + (QWEN if family != "llama3" else []) + (THINKS if family == "qwen3" else [])
@@ -52,4 +60,10 @@ for family in ("qwen2.5", "qwen3", "llama3"):
         for tools in (None, [WEATHER, PLAIN]):
             more = {"date_string": "26 Jul 2024", "bos_token": "<|begin_of_text|>"} if family == "llama3" else {}
             text = render_jinja_template([talk], tools=tools, chat_template=templates[family], **more)[0][0]
+            print(json.dumps({"family": family, "messages": talk, "tools": tools, "text": text}, ensure_ascii=False))
+for family in ("mistral_v3", "mistral_v3_tekken"):
+    for talk in MISTRAL:
+        for tools in (None, [mixed, mixed]):
+            text = render_jinja_template([talk], tools=tools, chat_template=templates[family], bos_token="<s>",
+                                         eos_token="</s>")[0][0]
             print(json.dumps({"family": family, "messages": talk, "tools": tools, "text": text}, ensure_ascii=False))

@@ -119,8 +119,8 @@ describe('chat', function()
     refused("message 1 is from the assistant, but 'user' is due", spaces, nil, { assistant 'a' })
     refused('message 2 is from the system; in the format mistral_v1 only the first may be', spaces,
             'mistral_v1', { user 'a', system 'b' })
-    refused("message 1 has the role 'tool', which the format mistral_v3 does not have", spaces, nil,
-            { { role = 'tool', content = 'a' } })
+    refused("message 1 has the role 'tool', which the format mistral_v1 does not have", spaces,
+            'mistral_v1', { { role = 'tool', content = 'a' } })
     refused("message 1 has the role 'robot', which the format llama3 does not have", tok, nil,
             { { role = 'robot', content = 'a' } })
     refused('message 1 needs a role and a content', tok, nil, { { role = 'user' } })
@@ -272,6 +272,11 @@ describe('chat with tools', function()
   setup(function()
     toks['qwen2.5'] = load('qwen2', { '<|im_start|>', '<|im_end|>' })
     toks.qwen3, toks.llama3 = toks['qwen2.5'], load('llama3', llama3_specials)
+    local specials = { '[INST]', '[/INST]', '[TOOL_CALLS]' }
+    for _, name in ipairs { 'AVAILABLE_TOOLS', 'TOOL_RESULTS' } do
+      specials[#specials + 1], specials[#specials + 2] = '[' .. name .. ']', '[/' .. name .. ']'
+    end
+    toks.mistral_v3, toks.mistral_v3_tekken = load('first', specials), load('tekken', specials)
   end)
 
   it('gives the golden texts', function()
@@ -284,7 +289,7 @@ describe('chat with tools', function()
       assert.same({ row.family, row.text }, { row.family, tok:decode(ids, { specials = true }) })
       n = n + 1
     end
-    assert.equal(2 * (6 + 8 + 3), n)
+    assert.equal(2 * (6 + 8 + 3) + 2 * 8, n)
   end)
 
   it('spells JSON as Python does', function()
@@ -320,6 +325,32 @@ describe('chat with tools', function()
       assert.same((ul.chat.encode(toks.qwen3, 'qwen3', talk)),
                   (ul.chat.encode(toks.qwen3, 'qwen3', talk, { tools = none })))
     end
+  end)
+
+  it('refuses what Mistral has no place for', function()
+    local function refused(sentence, ...)
+      local ok, what = pcall(ul.chat.encode, toks.mistral_v3, 'mistral_v3', { user 'a', ... })
+      assert.is_false(ok)
+      assert.matches(sentence, tostring(what), 1, true)
+    end
+    local function asks(id, content)
+      return { role = 'assistant', content = content, tool_calls = { { name = 'f', id = id } } }
+    end
+    local function gave(id) return { role = 'tool', content = 'is "5"', tool_call_id = id } end
+    refused("the id of a call is 'call_1'; in the format mistral_v3 it has 9 letters and digits",
+            asks 'call_1')
+    refused('the id of a call is missing', asks(nil))
+    refused('the id of a call is missing', asks 'abcdefghi', gave(nil))
+    refused('there is text beside a call, which', asks('abcdefghi', 'b'))
+    refused("message 3 is from the user, but 'tool' is due", asks 'abcdefghi', user 'b')
+    refused("message 4 is from the tool, but 'assistant' is due", asks 'abcdefghi',
+            gave 'abcdefghi', gave 'abcdefghi')
+    refused("message 2 is from the tool, but 'assistant' is due", gave 'abcdefghi')
+    local all, mine = written(toks.mistral_v3, ul.chat.encode(toks.mistral_v3, nil, {
+      user 'a', asks 'abcdefghi', gave 'abcdefghi' }))
+    local result = '[TOOL_RESULTS] {"content": "is \\"5\\"", "call_id": "abcdefghi"}[/TOOL_RESULTS]'
+    assert.matches(result, all, 1, true)
+    assert.equal('[TOOL_CALLS] [{"name": "f", "arguments": {}, "id": "abcdefghi"}]</s>', mine)
   end)
 
   it('refuses what Llama has no place for', function()

@@ -180,8 +180,8 @@ describe('data.chat', function()
     refused('wrong.jsonl:1: the answer in message 2 is empty', ul.json.encode(talk('a', '')), tok,
             { loss = 'last' })
     assert.equal(1, #ul.data.chat(write('gap.jsonl', gap)):tokenize(tok, { loss = 'last' }).starts)
-    refused('wrong.jsonl:1: chat: there are tools, which the format mistral_v3 does not have',
-            '{"tools": [{"name": "f"}], ' .. good:sub(2))
+    refused('wrong.jsonl:1: chat: there are tools, which the format mistral_v1 does not have',
+            '{"tools": [{"name": "f"}], ' .. good:sub(2), tok, { family = 'mistral_v1' })
     local one = ul.data.chat { talk('a', 'b') }
     assert.error_matches(function() one:tokenize(tok, { loss = 'lst' }) end,
                          "loss must be 'all' or 'last', got 'lst'")
