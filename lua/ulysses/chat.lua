@@ -397,6 +397,10 @@ local function check(messages, family, how)
     if old ~= nil and old ~= json.null then
       refuse('chat: message %d has function_call, which is not written; tool_calls are', i)
     end
+    local weight = message.weight
+    if weight ~= nil and weight ~= json.null and weight ~= 0 and weight ~= 1 then
+      refuse('chat: message %d has the weight %s; it may be 0 or 1', i, tostring(weight))
+    end
     chatml.check(message, i, family)
     list[i] = message
   end
@@ -420,10 +424,10 @@ local function learned(messages, loss)
   for _, message in ipairs(messages) do
     if message.role == 'assistant' then
       last = message
-      if loss == 'all' then set[message] = true end
+      if loss == 'all' and message.weight ~= 0 then set[message] = true end
     end
   end
-  if loss == 'last' and last then set[last] = true end
+  if loss == 'last' and last and last.weight ~= 0 then set[last] = true end
   return set
 end
 
@@ -436,7 +440,7 @@ end
 ---
 ---   local ids, mask = ul.chat.encode(tok, nil, { { role = 'user', content = 'Hello' } })
 ---
---- `loss = 'last'` learns from the last answer alone. `reply` ends with what stands before an
+--- `loss = 'last'` learns from the last answer alone, and from none with `weight = 0`. `reply` ends with what stands before an
 --- answer, for generation. `date` ('26 Jul 2024') adds the dated lines that Llama 3.1 and later
 --- have before the system's message. There `continues = true` in a message ends it with
 --- `<|eom_id|>`. `tools`: those that may be called, for llama3 with a date, 'mistral_v3',
@@ -449,7 +453,7 @@ end
 ---@param tok Tokenizer
 ---@param family string?
 ---@param messages { role: string, content: string?, continues: boolean?,
----  reasoning_content: string?, tool_calls: table[]? }[]
+---  reasoning_content: string?, tool_calls: table[]?, weight: 0|1|nil }[]
 ---@param given { loss: 'all'|'last'|nil, reply: boolean?, date: string?,
 ---  thinking: boolean?, tools: table[]|string|nil }?
 ---@return integer[] ids, integer[] mask

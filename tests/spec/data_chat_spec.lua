@@ -73,6 +73,21 @@ describe('data.chat', function()
     assert.equal(tok.eos, with_bos.tokens[-1]:item())
   end)
 
+  it('reads lines as other programs write them', function()
+    local long = ('x'):rep(1e5)
+    local path = write('odd.jsonl', '\239\187\191{"text": "ab"}\r\n\r\n \t\r\n'
+                       .. '{"text": "\\u00e9\\ud83d\\ude00"}\r\n{"text":"' .. long .. '"}')
+    local corpus = ul.data.chat(path):tokenize 'bytes'
+    assert.same({ 0, 3, 10 }, { corpus.starts[1], corpus.starts[2], corpus.starts[3] })
+    assert.equal(3 + 7 + 1e5 + 1, corpus.n)
+    assert.same({ 195, 169, 240, 159, 152, 128, 257 }, corpus.tokens:narrow(1, 4, 7):tolist())
+    local four = { talk('a', 'b').messages[1], talk('a', 'b').messages[2],
+                   talk('c', 'd').messages[1], talk('c', 'd').messages[2] }
+    four[2].weight, four[4].weight = 0, 1
+    local some = ul.data.chat { { messages = four } }:tokenize(tok)
+    assert.same({ 'd</s>' }, { (learned(tok, some, 64)[1]:gsub('^ ', '')) })
+  end)
+
   it('takes null for a column that is not there', function()
     local null = ul.json.null
     local corpus = ul.data.chat { { prompt = null, completion = null, messages = null,
@@ -180,6 +195,24 @@ describe('data.chat', function()
     refused('wrong.jsonl:1: the answer in message 2 is empty', ul.json.encode(talk('a', '')), tok,
             { loss = 'last' })
     assert.equal(1, #ul.data.chat(write('gap.jsonl', gap)):tokenize(tok, { loss = 'last' }).starts)
+    for _, key in ipairs { 'functions', 'images' } do
+      refused(("wrong.jsonl:2: has '%s', which are not written"):format(key),
+              good .. ('\n{"%s": [5], '):format(key) .. good:sub(2))
+    end
+    refused('wrong.jsonl:1: chat: message 2 has the weight 0.5; it may be 0 or 1',
+            (good:gsub('"content":"b"', '"weight":0.5,%0')))
+    refused('wrong.jsonl:1: has nothing to learn', (good:gsub('"content":"b"', '"weight":0,%0')))
+    refused('wrong.jsonl:1: begins a list; in JSON lines each line is one object',
+            '[' .. good .. ',\n' .. good .. ']')
+    refused('wrong.jsonl:1: begins a list', '[' .. good .. ']')
+    refused('wrong.jsonl:1: is a part of an object; in JSON lines', '{\n"text": "a"\n}')
+    refused('wrong.jsonl:1: has lines that end with a carriage return alone',
+            good .. '\r' .. good .. '\r')
+    refused('wrong.jsonl:1: is UTF-16 text, and UTF-8 is read', '\255\254{\0"\0a\0"\0')
+    refused('wrong.jsonl:1: is UTF-16 text, and UTF-8 is read', '{\0"\0a\0"\0}\0\n\0')
+    refused('wrong.jsonl:2: column', good .. '\n{"text": "caf\233"}')
+    refused('wrong.jsonl:2: column', good .. '\n{"text": "\\ud83d"}')
+    refused('wrong.jsonl:1: column 1000010: premature end of input', '{"text": "' .. ('x'):rep(1e6))
     refused('wrong.jsonl:1: chat: there are tools, which the format mistral_v1 does not have',
             '{"tools": [{"name": "f"}], ' .. good:sub(2), tok, { family = 'mistral_v1' })
     local one = ul.data.chat { talk('a', 'b') }

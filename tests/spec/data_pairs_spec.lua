@@ -112,7 +112,7 @@ describe('data.pairs', function()
       assert.matches(sentence, tostring(what), 1, true)
     end
     local good = ul.json.encode(plain(1)[1])
-    refused('wrong.jsonl:2: column', good .. '\n[')
+    refused('wrong.jsonl:2: begins a list', good .. '\n[')
     refused('wrong.jsonl:2: is no JSON object', good .. '\n5')
     refused("wrong.jsonl:1: 'chosen' must be text, or a list of messages", '{"messages": 5}')
     refused("wrong.jsonl:1: 'rejected' must be text, or a list of messages",

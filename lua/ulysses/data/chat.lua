@@ -55,6 +55,9 @@ local function text_of(example, key)
   return example[key]
 end
 
+-- What other trainers read beside messages.
+local unwritten = { 'functions', 'documents', 'images', 'videos', 'audios' }
+
 -- Ids, and which of them are to be learned.
 local function encode(example, tokenizer, how)
   local ids, mask, learned = {}, {}, 0
@@ -64,6 +67,12 @@ local function encode(example, tokenizer, how)
   if is_conversation(example) then
     if not tokenizer.tokenizer then
       refuse 'conversations need a tokenizer with special tokens, as models come with'
+    end
+    for _, key in ipairs(unwritten) do
+      local value = field(example, key)
+      if value ~= nil and (type(value) ~= 'table' or next(value) ~= nil) then
+        refuse("has '%s', which are not written; a model would learn without them", key)
+      end
     end
     return chat.encode(tokenizer.tokenizer, how.family, messages_of(example),
                        { loss = how.loss, date = how.date, tools = field(example, 'tools') })
@@ -91,7 +100,9 @@ local function check_answers(example, how)
     local message = messages[i]
     if message.role == 'assistant' and (is_last or how.loss == 'all') then
       is_last = false
-      if not chat.says(message) then refuse('the answer in message %d is empty', i) end
+      if message.weight ~= 0 and not chat.says(message) then
+        refuse('the answer in message %d is empty', i)
+      end
     end
   end
   if #messages == 0 and example.completion == '' then
@@ -142,7 +153,8 @@ end
 ---   {"prompt": "..", "completion": ".."}
 ---   {"text": ".."}
 ---
---- A conversation may have "tools" beside its messages, and tool_calls in them (ul.chat.encode).
+--- A conversation may have "tools" beside its messages, and tool_calls in them (ul.chat.encode); an
+--- answer with "weight": 0 is not learned.
 --- What is wrong with one is said with its file and line, when they are made into tokens. Then
 --- pack(length) lays whole examples into rows:
 ---

@@ -28,6 +28,19 @@ function examples.find(caller, from)
   return { name = from, paths = files.find(from) }
 end
 
+-- What a line that does not hold one JSON object looks like, where that is known.
+local function likeness(line)
+  if line:find '^\255\254' or line:find '^\254\255' or line:find '^%z?[{%[]%z?.*%z' then
+    return 'is UTF-16 text, and UTF-8 is read'
+  elseif line:find '\r%s*{' then
+    return 'has lines that end with a carriage return alone; a line feed is needed'
+  elseif line:find '^%s*%[' then
+    return 'begins a list; in JSON lines each line is one object, and there is no list around them'
+  elseif line:find '^%s*{%s*$' then
+    return 'is a part of an object; in JSON lines each line is a whole one'
+  end
+end
+
 --- Calls visit(example) for each; what is wrong is refused with its file and line.
 ---@param source { name: string, paths: string[]?, list: table[]? } of examples.find
 ---@param visit fun(example: table)
@@ -57,6 +70,8 @@ function examples.each(source, visit)
       at(('%s:%d'):format(path, n), function()
         if not line:find '%S' then return end
         local example, sentence = json.decode(line)
+        local looks = (example == nil or line:find '^%s*%[') and likeness(line)
+        if looks then refuse('%s', looks) end
         if example == nil then refuse('%s', (sentence:gsub('^line 1, ', ''))) end
         if type(example) == 'table' then tools.keep_order(example, line) end
         checked(example)
