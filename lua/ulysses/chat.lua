@@ -440,8 +440,9 @@ end
 ---
 ---   local ids, mask = ul.chat.encode(tok, nil, { { role = 'user', content = 'Hello' } })
 ---
---- `loss = 'last'` learns from the last answer alone, and from none with `weight = 0`. `reply` ends with what stands before an
---- answer, for generation. `date` ('26 Jul 2024') adds the dated lines that Llama 3.1 and later
+--- `loss = 'last'` learns from the last answer alone; an answer with `weight = 0` is not learned.
+--- `reply` ends with what stands before an answer, for generation. `date` ('26 Jul 2024') adds the
+--- dated lines that Llama 3.1 and later
 --- have before the system's message. There `continues = true` in a message ends it with
 --- `<|eom_id|>`. `tools`: those that may be called, for llama3 with a date, 'mistral_v3',
 --- 'mistral_v3_tekken', 'qwen2.5' and 'qwen3'; a call is a message with tool_calls, as { { name =,
