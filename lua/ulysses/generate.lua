@@ -85,7 +85,7 @@ local function read(model, given, kind)
     min_p = known.min_p or options.none, seed = options.none,
     context = model.settings and model.settings.max_tokens or 512, stream = options.none,
     mesh = options.none, stop = options.none, eos = true, cache = true, family = options.none,
-    date = options.none, thinking = options.none,
+    date = options.none, thinking = options.none, tools = options.none,
   })
   check(how)
   how.mesh = how.mesh or model.mesh
@@ -249,7 +249,7 @@ end
 ---   context  how many of the last tokens the model sees: what it is meant for, or else 512
 ---   stream   true prints the text as it comes, which is so at the prompt where it is left out; a
 ---            function is called with each piece (or id) and its row
----   family   of a conversation, and `date`, `thinking`: as for ul.chat.encode
+---   family   of a conversation, and `date`, `thinking`, `tools`: as for ul.chat.encode
 ---   cache    false: without the keys and values of the tokens before, which is slow
 ---   mesh     whose ranks write the same text together; the model's own where it is left out
 ---@param model table with logits(inputs, { last = true }): [B, 1, vocabulary] for inputs [B, T]
@@ -258,7 +258,7 @@ end
 ---  top_p: number?, min_p: number?, seed: integer?, context: integer?,
 ---  stream: boolean|fun(piece: string|integer, row: integer)|nil, mesh: Mesh?, eos: boolean?,
 ---  stop: string|integer|table|nil, cache: boolean?, family: string?, date: string?,
----  thinking: boolean? }?
+---  thinking: boolean?, tools: table[]|string|nil }?
 ---@return string|integer[]|string[]|integer[][]
 local function generate(model, prompt, given)
   if type(model) ~= 'table' or not model.logits then

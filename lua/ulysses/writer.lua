@@ -41,7 +41,8 @@ function Writer.new(row, prompt, how)
       refuse 'generate: conversations need a tokenizer with special tokens, as models come with'
     end
     self.tokens = chat.encode(tokenizer.tokenizer, how.family, prompt,
-                              { reply = true, date = how.date, thinking = how.thinking })
+                              { reply = true, date = how.date, thinking = how.thinking,
+                                tools = how.tools })
     self.decoder = tokenizer.decoder()
     return self
   end

@@ -217,16 +217,21 @@ describe('chat as ChatML and Qwen', function()
   it('ends an answer that is written', function()
     local tok, n = qwen(), 0
     local stop = tok:id '<|im_end|>'
-    local model = {}
-    function model.logits()
+    local model, seen = {}, nil
+    function model.logits(_, inputs)
       n = n + 1
+      seen = inputs:tolist()[1]
       local row = {}
       for id = 0, stop + 9 do row[id + 1] = id == (n < 3 and stop + 3 or stop) and 9 or -9 end
       return ul.tensor { { row } }
     end
-    local how = { tokenizer = tok, n = 9, temperature = 0 }
+    local how = { tokenizer = tok, n = 9, temperature = 0, context = 1000 }
     assert.equal('<think><think>', ul.generate(model, { user 'a' }, how))
     assert.equal(3, n)
+    how.family, how.tools = 'qwen2.5', { { name = 'f' } }
+    ul.generate(model, { user 'a' }, how)
+    assert.same((ul.chat.encode(tok, 'qwen2.5', { user 'a' }, { reply = true, tools = how.tools })),
+                seen)
   end)
 
   it('refuses what a format does not have', function()
