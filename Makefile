@@ -1,5 +1,6 @@
 # Makefile - short names for the few things one does with this project.
 BUILD = build/release
+MAKEFLAGS += --no-print-directory
 
 .PHONY: all deps build test bench train install clean
 
