@@ -171,6 +171,20 @@ local function command(text, inside)
   complain(('no command %s%s'):format(text, require 'ulysses.suggest'(name or '', names)))
 end
 
+-- What somebody types who comes from Python: help(), help(ul.matmul), exit(), quit(). Variables of
+-- that name are left alone.
+local function as_typed(text)
+  local name, given = text:match '^%s*(%l+)%s*%(%s*(.-)%s*%)%s*$'
+  name = name or text:match '^%s*(%l+)%s*$'
+  if name ~= 'help' and name ~= 'exit' and name ~= 'quit' or rawget(_G, name) ~= nil
+     or variables and variables:get(name) ~= nil then
+    return text
+  end
+  if name ~= 'help' then return ':quit' end
+  given = (given or ''):gsub('^[\'"](.*)[\'"]$', '%1')
+  return given:find '^[%w_.:]*$' and '?' .. given or text
+end
+
 -- Reads and runs until something ends this prompt: 'continue', 'stop', QUIT, or nil at the end.
 local function session(prompt, inside)
   while true do
@@ -182,10 +196,9 @@ local function session(prompt, inside)
     end
     if text == false then
       if terminal then say '^C' end
-    elseif text:find '^%s*exit%s*$' or text:find '^%s*quit%s*$' then
-      return QUIT
     elseif text:find '%S' then
       line.add(text)
+      text = as_typed(text)
       local result
       if text:find '^%s*:' then
         local _

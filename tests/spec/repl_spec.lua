@@ -143,6 +143,18 @@ describe('the prompt', function()
     assert.equal(0, terminal:ended())
   end)
 
+  it('takes help() and exit() for what they are elsewhere', function()
+    open()
+    assert.matches(':continue', answer 'help()')
+    assert.matches('matmul%(', answer "help('matmul')")
+    assert.matches('ul.nn.Linear%(', answer 'help(ul.nn.Linear)')
+    answer 'help, exit = 5, 6'
+    assert.equal('5\n', answer 'help')
+    assert.equal('6\n', answer 'exit')
+    terminal:enter 'quit()'
+    assert.equal(0, terminal:ended())
+  end)
+
   it('shows the variables where an error was', function()
     open()
     assert.matches("in function 'f'", answer 'function f(a) local b = a + 1; return a.x.y end f(5)')
