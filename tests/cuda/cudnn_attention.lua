@@ -34,10 +34,11 @@ local function run(inputs, seed, options)
            dv = inputs[3].grad }
 end
 
--- How far y is from x, relative to the largest of x, and whether it is a number.
+-- How far y is from x, relative to the largest of x, and whether it is a number. Gradients that
+-- are all nought (a window of one) are sums of numbers of about one that cancel to f32's 1e-7.
 local function gap(x, y)
   local one, other = x:to 'f64':contiguous(), y:to 'cpu':to 'f64':contiguous()
-  local want, got, largest, most = one:data(), other:data(), 1e-6, 0
+  local want, got, largest, most = one:data(), other:data(), 1e-4, 0
   for i = 0, one:numel() - 1 do
     largest = max(largest, abs(want[i]))
     local d = abs(want[i] - got[i])

@@ -127,9 +127,10 @@ describe('attention by cuDNN', function()
 
   it('says where the library has been looked for', function()
     local preload = ('%s %s'):format(os.getenv 'LD_PRELOAD' or '', fakes .. '/hide_library.so')
-    local hidden = { LD_PRELOAD = preload, HIDE_LIBRARY = 'libcudnn.so' }
+    local hidden = { LD_PRELOAD = preload, HIDE_LIBRARY = 'libcudnn.so',
+                     UL_CUDA_LIB_PATH = '/nowhere' }
     says(attempt(hidden, 'cudnn', 4, 64),
-         'but no libcudnn.so.9 in UL_CUDA_LIB_PATH (not set)')
+         'but no libcudnn.so.9 in UL_CUDA_LIB_PATH (/nowhere), the loader')
     says(attempt(hidden, 'auto', 1, 16, nil, 1024), 'no cuDNN',
          'forward: 1 call by our own kernel: no libcudnn.so.9 in')
   end)

@@ -9,7 +9,8 @@
 # runs out of time is reported, and the next one follows. Exit status: whether all tests passed.
 #
 # To see that the script itself runs, on a machine without a GPU: UL_CUDA_BACKEND names the emulated
-# backend. On a machine without network, tests/gpu/pack.sh first gathers what is missing there,
+# backend, which is given small models and sizes, and UL_CUDA_LIB_PATH the folder of its stand-in
+# for cuDNN. On a machine without network, tests/gpu/pack.sh first gathers what is missing there,
 # elsewhere. Where a machine is lent for one command that returns a folder, with a limit of its own
 # of 10 minutes:
 #
@@ -71,16 +72,16 @@ test_part() { part "$@" || bad=1; }
 
 machine() {
     date -u +%Y-%m-%d
-    nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.mem \
-        --format=csv,noheader
     nproc && grep -m 1 'model name' /proc/cpuinfo
     "${CUDACXX:-nvcc}" --version | tail -n 2
     git log -1 --format=%h 2>/dev/null
     cc --version | head -n 1
     cmake --version | head -n 1
     python3 -c 'import torch, transformers
-print("torch", torch.__version__, "transformers", transformers.__version__)'
-    return 0
+print("torch", torch.__version__, "transformers", transformers.__version__)' 2>/dev/null ||
+        echo 'no python3 with torch and transformers'
+    nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.mem \
+        --format=csv,noheader || [[ $UL_CUDA_BACKEND ]]
 }
 
 build() {
@@ -99,9 +100,10 @@ suite() { lua tests/busted.lua tests/cuda/*_spec.lua; }
 products() { build/cuda/matmul_test "${UL_CUDA_BACKEND:-build/cuda/ulysses/libulysses_cuda.so}"; }
 
 attention() {
-    local status=0
-    lua tests/cuda/cudnn_attention.lua cudnn any_order large || status=$?
-    lua tests/cuda/cudnn_attention.lua native in_order large || status=$?
+    local status=0 large=large
+    [[ $UL_CUDA_BACKEND ]] && large=
+    lua tests/cuda/cudnn_attention.lua cudnn any_order $large || status=$?
+    lua tests/cuda/cudnn_attention.lua native in_order $large || status=$?
     return $status
 }
 
@@ -115,11 +117,14 @@ sanitized() {
 
 # The losses of 20 steps over so many ranks of this GPU, beside those of one.
 ranks() {
-    local folder
+    local folder small=
+    [[ $UL_CUDA_BACKEND ]] && small='model.dim=64 model.n_layers=2 seq_len=32 sample=9'
     folder=$(mktemp -d)
     trap 'rm -rf "$folder"' EXIT
+    trap exit TERM # and leaves nothing behind
+    export CUDA_VISIBLE_DEVICES=0 CUEMU_DEVICES=1 # one, where there are more
     for n in 1 "$1"; do
-        "$program" --device cuda --ranks "$n" recipes/llama3.lua sp="$n" steps=20 dtype=f32 \
+        "$program" --device cuda --ranks "$n" recipes/llama3.lua sp="$n" steps=20 dtype=f32 $small \
             out="$folder/$n" || return
     done
     lua tests/gpu/losses.lua "$folder/1" "$folder/$1"
@@ -127,7 +132,7 @@ ranks() {
 
 steps() {
     local status=0
-    "$program" --device cuda tests/gpu/step.lua || status=$?
+    "$program" --device cuda tests/gpu/step.lua ${UL_CUDA_BACKEND:+64 2} || status=$?
     if python3 -c 'import torch, transformers' 2>/dev/null; then
         python3 tests/gpu/step.py || status=$?
     else

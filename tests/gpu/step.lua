@@ -2,12 +2,14 @@
 -- with f32 masters, nothing recomputed; step.py times the same of PyTorch and transformers.
 --
 --   ulysses-lua --device cuda tests/gpu/step.lua [tokens] [layers]
+--
+-- On the cpu and on the emulated backend (UL_CUDA_BACKEND) a small model, to see that it runs.
 local ul = require 'ulysses'
 local clock = require 'ulysses.core'.system.clock
 local recipe = require 'recipes.llama3'
 
 local tokens, layers = tonumber(arg[1] or 32768), tonumber(arg[2] or 16)
-local small = ul.default_device() == 'cpu' -- to see that it runs
+local small = ul.default_device() == 'cpu' or os.getenv 'UL_CUDA_BACKEND'
 local config = { vocab = small and 1024 or 128256, dim = small and 256 or 2048, n_layers = layers,
                  n_heads = 32, n_kv_heads = 8, ffn = small and 1024 or 8192, rope_theta = 500000,
                  eps = 1e-5, tied = true }
