@@ -25,6 +25,16 @@ static int of_library(lua_State *L, const char *source)
     return inside;
 }
 
+int host_of_library(lua_State *L)
+{
+    lua_Debug ar;
+    for (int level = 0; lua_getstack(L, level, &ar); level++) {
+        if (!lua_getinfo(L, "S", &ar) || *ar.what == 'C') continue;
+        return of_library(L, ar.source);
+    }
+    return 0;
+}
+
 void host_where(lua_State *L, char *text, int size)
 {
     lua_Debug ar;

@@ -44,6 +44,15 @@ static int set_default_device(lua_State *L)
     return 0;
 }
 
+/* planning() -> boolean; planning(true): from now on all that a script makes is on meta */
+static int planning(lua_State *L)
+{
+    host_arguments(L, "planning", 1);
+    if (host_boolean(L, 1, "planning", "planned", 0)) host_plans = 1, host_device = UL_META;
+    lua_pushboolean(L, host_plans);
+    return 1;
+}
+
 /* tf32() -> boolean; tf32(boolean) sets it */
 static int tf32(lua_State *L)
 {
@@ -277,6 +286,7 @@ const host_function host_engine[] = {
     {"set_random_state", set_random_state, NULL, HOST_MODULE},
     {"default_device", default_device, NULL, HOST_MODULE},
     {"set_default_device", set_default_device, NULL, HOST_MODULE},
+    {"planning", planning, NULL, HOST_MODULE},
     {"tf32", tf32, NULL, HOST_MODULE},
     {"memory", memory, NULL, HOST_MODULE},
     {"reset_peak_memory", reset_peak_memory, NULL, HOST_MODULE},

@@ -57,6 +57,8 @@ void host_check(lua_State *L, int rc);
 void host_check_as(lua_State *L, const char *op, int rc);
 /* Keeps the value on top of the stack for host_check() and pops it. */
 void host_keep_error(lua_State *L);
+/* Whether the Lua function that called this one is the library's own. */
+int host_of_library(lua_State *L);
 /* "llama3.lua:41: " of the caller outside of the library, or "", without allocating. */
 void host_where(lua_State *L, char *text, int size);
 /* The value at i, in words for an error. */
@@ -108,6 +110,8 @@ int host_choice(lua_State *L, int i, const char *op, const char *what, const cha
 extern const char *const host_dtypes[], *const host_devices[];
 /* Where tensors are made unless a call says otherwise. */
 extern ul_device host_device;
+/* Whether the script is only planned. */
+extern int host_plans;
 /* "; did you mean 'x'?", or what there is to choose from. */
 void host_suggest(char *text, int size, const char *word, const char *const *names);
 

@@ -215,11 +215,11 @@ static int missing(const char *option, const char *what)
 }
 
 /* Wins over UL_DEVICE, which is heeded when the library is loaded; and other programs that this
- * one starts follow.
+ * one starts follow. Where the script is planned, it is no matter.
  */
 static int set_device(lua_State *L, const char *name)
 {
-    setenv("UL_DEVICE", name, 1);
+    if (!ranks_plans()) setenv("UL_DEVICE", name, 1);
     return run_string(
         L,
         "local ok, sentence = pcall(require('ulysses.core').set_default_device, ...)\n"
@@ -233,8 +233,6 @@ static int set_device(lua_State *L, const char *name)
 static int set_plan(lua_State *L, const char *machine)
 {
     if (run_string(L, "require('ulysses.plan_machines').check((...))", machine)) return 1;
-    if (set_device(L, "meta")) return 1;
-    setenv("UL_PLAN_MACHINE", machine, 1);
     return run_string(L, "require('ulysses.plan').begin((...))", machine);
 }
 
@@ -257,6 +255,10 @@ static int no_option(lua_State *L, const char *option)
  */
 static int options(lua_State *L, char **argv, int *at, int *did_something, int *interactive)
 {
+    if (ranks_plans()) { /* before a device is named */
+        setenv("UL_DEVICE", "meta", 1);
+        if (run_string(L, "require('ulysses.core').planning(true)", NULL)) return 1;
+    }
     for (; argv[*at] && argv[*at][0] == '-' && argv[*at][1]; ++*at) {
         const char *option = argv[*at];
         if (!strcmp(option, "-h") || !strcmp(option, "--help")) return fputs(usage, stdout), 0;
@@ -325,8 +327,7 @@ static int run_script(lua_State *L, int argc, char **argv, int at, int interacti
         luaL_checkstack(L, n + 4, "too many arguments");
         for (int i = 0; i < n; i++) lua_pushstring(L, argv[at + 1 + i]);
         if (run(L, interactive ? n + 1 : n)) return 1;
-        return getenv("UL_PLAN_MACHINE") ? run_string(L, "require('ulysses.plan').finish()", NULL)
-                                         : 0;
+        return ranks_plans() ? run_string(L, "require('ulysses.plan').finish()", NULL) : 0;
     }
     run_loaded(L, rc, 0);
     return interactive ? run_string(L, "require('ulysses.repl').run()", NULL) : 1;

@@ -8,6 +8,7 @@
 const char *const host_dtypes[] = {"f32", "bf16", "f64", "i32", "i64", "u8", NULL};
 const char *const host_devices[] = {"cpu", "meta", "cuda", NULL};
 ul_device host_device = UL_CPU;
+int host_plans;
 
 enum { LONGEST = 32 };
 
@@ -79,13 +80,16 @@ static int cuda_ordinal(const char *word)
     return *end || n < 0 || word[5] == '+' || word[5] == ' ' ? -1 : (int)n;
 }
 
-/* Opens what is asked for, so that what is missing is said here. */
-static int open_device(lua_State *L, const char *op, const char *word)
+/* Opens what is asked for, so that what is missing is said here. A script that is planned has all
+ * its tensors on meta, whatever it says; the library keeps a text and its indices on the cpu.
+ */
+static const char *open_device(lua_State *L, const char *op, const char *word)
 {
-    int named = cuda_ordinal(word);
-    if (strcmp(word, "cuda") != 0 && named < 0) return -1;
+    int named = cuda_ordinal(word), is_cuda = named >= 0 || !strcmp(word, "cuda");
+    if (host_plans && (is_cuda || (!strcmp(word, "cpu") && !host_of_library(L)))) return "meta";
+    if (!is_cuda) return word;
     host_check_as(L, op, ul_cuda_open(named));
-    return UL_CUDA;
+    return "cuda";
 }
 
 void host_options(lua_State *L, int i, const char *op, const char *const *names, int list)
@@ -150,9 +154,9 @@ int host_choice(lua_State *L, int i, const char *op, const char *what, const cha
         host_fail(L, "%s: %s must be a string, got %s", op, what,
                   host_describe(L, i, text, sizeof text));
     const char *word = lua_tostring(L, i);
-    int device = has_devices(choices) ? open_device(L, op, word) : -1;
+    const char *choice = has_devices(choices) ? open_device(L, op, word) : word;
     for (int k = 0; choices[k]; k++)
-        if (strcmp(choices[k], device < 0 ? word : "cuda") == 0) return k;
+        if (strcmp(choices[k], choice) == 0) return k;
     explain(text, sizeof text, word, choices);
     return host_fail(L, "%s: no %s '%.40s'%s", op, what, word, text);
 }

@@ -26,6 +26,7 @@ static int rank = -1;   /* that complains with its number; -1: the only one */
 static int has_front;   /* which is told the number of rank 0 too */
 static int prompt = -1; /* the connection to a front process that has the prompt */
 static int has_prompt;  /* this is that front process */
+static int plans;       /* --plan is among the options */
 static char *script;    /* what it had on standard input */
 static size_t script_size;
 
@@ -198,10 +199,12 @@ int ranks_is_plan(const char *option)
     return !strncmp(option, "--plan", 6) && (!option[6] || option[6] == '=');
 }
 
+int ranks_plans(void) { return plans; }
+
 int ranks_start(char **argv)
 {
     char *ranks = NULL, *hosts = NULL;
-    int is_rank = join(), prompts = 0, plans = 0, works = 0, at = 1;
+    int is_rank = join(), prompts = 0, works = 0, at = 1;
     while (argv[at] && argv[at][0] == '-' && argv[at][1]) {
         char **taken = !strcmp(argv[at], "--ranks")   ? &ranks
                        : !strcmp(argv[at], "--hosts") ? &hosts

@@ -12,6 +12,8 @@ int ranks_start(char **argv);
 
 /* Whether an option is --plan or --plan=NAME: ranks are then pretended, none is started. */
 int ranks_is_plan(const char *option);
+/* Whether ranks_start() has found one. */
+int ranks_plans(void);
 
 /* Whether this is that front process. */
 int ranks_is_front(void);

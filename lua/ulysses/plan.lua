@@ -154,7 +154,7 @@ function plan.memory(run)
   local it = { weights = 0, gradients = 0, state = 0, scratch = meta.scratch,
                peak = meta.peak + meta.scratch, off = meta.off_device_peak, host = host.peak }
   if plan.machine == 'here' then it.peak = it.peak + it.host end
-  for _, parameter in ipairs(run.model:parameters()) do
+  for _, parameter in ipairs(run.model.parameters and run.model:parameters() or {}) do
     it.weights = it.weights + bytes_of(parameter)
   end
   local optim = run.optim or { entries = {} }

@@ -62,7 +62,7 @@ local function new(given)
   if type(fields.model) ~= 'table' then raise 'run: a model is needed' end
   local parameter = first_parameter(fields.model)
   fields.dtype = parameter and parameter:dtype() or 'f32'
-  fields.on_meta = parameter ~= nil and parameter:device() == 'meta'
+  fields.on_meta = core.planning() or parameter ~= nil and parameter:device() == 'meta'
   if fields.dir == '' or fields.on_meta then fields.dir = nil end
   ranks.take_mesh(fields)
   fields.losses, fields.step, fields.taken, fields.tokens, fields.seconds = {}, 0, 0, 0, 0

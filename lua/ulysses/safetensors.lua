@@ -48,6 +48,11 @@ function File:metadata() return self.file:metadata() end
 ---@param given { into: Tensor?, dtype: Dtype?, device: Device?, first: integer?, last: integer? }?
 ---@return Tensor
 function File:get(name, given)
+  if given and given.device and core.planning() then
+    local elsewhere = {}
+    for key, value in pairs(given) do elsewhere[key] = value end
+    given, elsewhere.device = elsewhere, nil
+  end
   local tensor, sentence = self.file:get(name, given)
   if sentence then refuse('%s', sentence) end
   return known(self, 'get', name, tensor)
@@ -91,7 +96,8 @@ end
 
 --- Writes tensors, straight from their memory: a table by name, or a list of { name, tensor }.
 --- Afterwards the file is whole and on the disk, or the one before is still there. Where the path
---- is a symbolic link, the file that it leads to is written, and the link stays.
+--- is a symbolic link, the file that it leads to is written, and the link stays. A script that is
+--- planned writes nothing.
 ---@param path string
 ---@param tensors table<string, Tensor>
 ---@param given { metadata: table<string, string>? }?
@@ -109,6 +115,7 @@ function safetensors.save(path, tensors, given)
   table.sort(keys) -- the same bytes for the same contents
   for i, key in ipairs(keys) do pairs_of[2 * i - 1], pairs_of[2 * i] = key, metadata[key] end
   local names, list = read_items(tensors)
+  if core.planning() then return 0, '' end
   local bytes, hash = core.safetensors_save(path, names, list, pairs_of)
   if not bytes then refuse('%s', hash) end
   return bytes, hash

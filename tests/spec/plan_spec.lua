@@ -214,3 +214,89 @@ describe('--plan', function()
     assert.is_nil(plan.machine)
   end)
 end)
+
+-- A script of this text is planned in a folder of its own: what it prints, what then lies there.
+local function planned_in_folder(text, options)
+  local folder = os.tmpname()
+  os.remove(folder)
+  assert(os.execute('mkdir ' .. folder) == 0)
+  finally(function() os.execute('rm -rf ' .. folder) end)
+  local file = io.open(folder .. '/script.lua', 'w')
+  file:write(text)
+  file:close()
+  local output, status = program.shell(('root=$PWD; case $P in /*) ;; *) P=$root/$P ;; esac; '
+    .. 'cd %s && $P --plan %s script.lua'):format(folder, options or ''))
+  local there = program.shell(('cd %s && find . -type f | sort'):format(folder))
+  return output, status, there
+end
+
+describe('a script that is planned', function()
+  -- %s: what it says of devices
+  local script = [[
+    local ul = require 'ulysses'
+    %s
+    local nn = ul.nn
+    local Model = nn.class 'Model'
+    function Model:init()
+      self.embed, self.head = nn.Embedding(260, 8), nn.Linear(8, 260)
+      self.bias = nn.parameter(ul.zeros { 8, device = device })
+    end
+    function Model:forward(batch)
+      local x = self.embed(batch.inputs) + self.bias
+      return batch:mean(ul.F.linear_cross_entropy(x, self.head.weight, batch.targets))
+    end
+    local model = Model()
+    if device then model:to(device):to { device = device } end
+    local x = ul.ones { 4, device = device }
+    print(x:to(device or 'cpu'):device(), ul.tensor({ 1 }, { device = device }):device())
+    local text = ul.data.from { ('some text '):rep(50) }:tokenize 'bytes'
+    local run = ul.run { dir = 'run', model = model, optim = ul.optim.sgd(model, { lr = 1 }),
+                         data = text:pack(16):batch(2) }
+    for step, batch in run:steps(3) do
+      for part in batch:micros(1) do model(part):backward() end
+      run.optim:step()
+      run:save()
+    end
+    ul.safetensors.save('x.safetensors', { x = x })
+    ul.checkpoint.save('kept', 1, { model = model })
+    local settings = { vocab = 260, dim = 8, n_layers = 1, n_heads = 2, n_kv_heads = 2, ffn = 8,
+                       rope_theta = 1e4, eps = 1e-5 }
+    local Llama = require 'recipes.llama3'.model
+    ul.hf.save('saved', Llama(settings), 'bytes', { settings = settings })
+    run:report()
+  ]]
+
+  for name, devices in pairs {
+    ['names no device'] = 'local device',
+    ['sets the cpu'] = "local device ul.set_default_device 'cpu'",
+    ['sets a cuda that is not there'] = "local device ul.set_default_device 'cuda:7'",
+    ['makes all on the cpu'] = "local device = 'cpu'",
+    ['makes all on cuda'] = "local device = 'cuda'",
+  } do
+    it(name .. ', and computes and writes nothing', function()
+      if not program.path then pending 'no program beside the module' end
+      local output, status, there = planned_in_folder(script:format(devices))
+      assert.equal(0, status, output)
+      assert.matches('^meta\tmeta\n', output)
+      assert.matches('plan for one H200', output)
+      assert.equal('./script.lua\n', there)
+    end)
+  end
+
+  it('may be given a device that is no matter, before or behind --plan', function()
+    if not program.path then pending 'no program beside the module' end
+    local text = script:format 'local device'
+    for _, options in ipairs { '--device cpu', '--device cuda' } do
+      local output, status, there = planned_in_folder(text, options)
+      assert.equal(0, status, output)
+      assert.matches('plan for one H200', output)
+      assert.equal('./script.lua\n', there)
+    end
+    assert.matches("no device 'gpu'", (planned_in_folder(text, '--device gpu')))
+  end)
+
+  it('is refused where nothing is trained', function()
+    assert.equal("ulysses-lua: --plan: 'generate' trains nothing, and what is planned is a step of "
+                 .. 'training\n', refused '--plan recipes/generate.lua model=none')
+  end)
+end)

@@ -44,23 +44,39 @@ local function check_tied(weights)
   end
 end
 
+-- The weights, checked against the config as far as can be without a model, and the dtype that they
+-- have. A plan that knows the dtype does without them: config.json tells their sizes.
+local function open_weights(folder, read, dtype)
+  if core.planning() and (dtype or read.dtype) then return nil end
+  local weights = Weights.open(folder)
+  check_layers(weights, read.settings)
+  read.dtype = read.dtype or weights:common_dtype()
+  return weights
+end
+
+-- Refuses a tensor that is not there, or no weight of this shape.
+local function compare_one(weights, name, shape)
+  local there = weights:shape(name)
+  if not there then
+    refuse("%s: has no tensor '%s'%s", weights.path, name, name == 'lm_head.weight'
+           and ', and config.json does not say that it is the embedding' or '')
+  elseif shape_text(shape) ~= shape_text(there) then
+    refuse("%s: '%s' is %s, and config.json asks for %s", weights.path, name, shape_text(there),
+           shape_text(shape))
+  end
+  weights.check_dtype(weights.path, name, weights:dtype(name))
+end
+
 -- Lists the parameters with their names in the checkpoint, and refuses where the two differ.
 local function compare(model, weights, settings)
   local list, wanted = {}, {}
   for name, parameter, owner, field in model:named_parameters() do
     local hf, part = names.to_hf(name), weight_parts.of(owner, field)
-    local shape, there = weight_parts.shape(part, parameter), weights:shape(hf)
-    if not there then
-      refuse("%s: has no tensor '%s'%s", weights.path, hf, hf == 'lm_head.weight'
-             and ', and config.json does not say that it is the embedding' or '')
-    elseif shape_text(shape) ~= shape_text(there) then
-      refuse("%s: '%s' is %s, and config.json asks for %s", weights.path, hf, shape_text(there),
-             shape_text(shape))
-    end
-    weights.check_dtype(weights.path, hf, weights:dtype(hf))
-    wanted[hf] = true
     list[#list + 1] = { name = hf, parameter = parameter, part = part }
+    if weights then compare_one(weights, hf, weight_parts.shape(part, parameter)) end
+    wanted[hf] = true
   end
+  if not weights then return list end
   for _, name in ipairs(weights:names()) do
     local ignored = name:find 'rotary_emb%.inv_freq$' or settings.tied and name == 'lm_head.weight'
     if not wanted[name] and not ignored then
@@ -179,10 +195,9 @@ return function(folder, given)
   folder = find_folder((folder:gsub('(.)/+$', '%1')))
   local read = config.read(folder, how.config)
   read.generation = generation_of(folder, read)
-  local weights = Weights.open(folder)
-  check_layers(weights, read.settings)
-  read.dtype = read.dtype or weights:common_dtype()
+  local weights = open_weights(folder, read, how.dtype)
   local dtype, device = how.dtype or read.dtype, how.device or core.default_device()
+  if core.planning() then device = 'meta' end
   if dtype ~= 'f32' and dtype ~= 'bf16' and dtype ~= 'f64' then
     raise('hf.load: parameters are f32, bf16 or f64, not %s', tostring(dtype))
   end
@@ -192,7 +207,7 @@ return function(folder, given)
   core.no_grad(function()
     for _, item in ipairs(list) do fill(item, weights, dtype, device) end
   end)
-  weights:close()
+  if weights then weights:close() end
   model.config, model.source, model.tokenizer = read, folder, tok
   model.recompute, model.offload = how.recompute, how.offload
   if how.adapter then require('ulysses.lora').load(how.adapter, model) end

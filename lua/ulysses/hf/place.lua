@@ -205,13 +205,14 @@ local function check_room(folder)
   end
 end
 
---- Refuses what write() would refuse after all the work.
+--- Refuses what write() would refuse after all the work; a script that is planned will not write.
 ---@param caller string
 ---@param folder string
 ---@param what 'model'|'adapter'
 ---@param files { from: string, name: string }[]? of the tokenizer that will be saved
 function place.check(caller, folder, what, files)
   folder = read_name(caller, folder)
+  if core.planning() then return end
   check(folder, what, files)
   check_beside(folder)
   check_lock(folder)
@@ -276,7 +277,7 @@ end
 
 --- Writes a folder: write(path, together) puts files into the folder `path`; what the first rank
 --- does alone, together(f, ..) does, and where it fails all ranks refuse the same, and nothing is
---- left. Where another process writes it, it refuses.
+--- left. Where another process writes it, it refuses. A script that is planned writes nothing.
 ---@param folder string
 ---@param group Group?
 ---@param caller string
@@ -285,6 +286,7 @@ end
 ---@param write fun(path: string, together: fun(f: function, ...))
 function place.write(folder, group, caller, about, write)
   folder = read_name(caller, folder)
+  if core.planning() then return end
   local path = folder .. '.saving'
   local let_go = function() end
   local function together(f, ...)

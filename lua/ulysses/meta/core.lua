@@ -21,6 +21,12 @@ function core.is_alive(x) end
 ---@param b Tensor
 function core.swap(a, b) end
 
+--- Whether the script is planned (--plan); `true` makes it so: whatever device a script names, what
+--- it makes is on meta from then on. The library may still keep data on the cpu.
+---@param planned true?
+---@return boolean
+function core.planning(planned) end
+
 --- How many backward passes have begun so far.
 ---@return integer
 function core.backward_passes() end

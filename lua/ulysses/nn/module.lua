@@ -267,7 +267,8 @@ end
 
 --- Casts every parameter to a dtype ('bf16'), or moves all tensors to a device ('meta'), or both
 --- ({ dtype =, device = }), in place: they are the same tensors elsewhere too, as in another module
---- that has them. Gradients are dropped. An optimizer is made after it.
+--- that has them. In a script that is planned they stay on meta. Gradients are dropped. An
+--- optimizer is made after it.
 ---@param target string|{ dtype: string?, device: string? }
 function Module:to(target)
   if type(target) == 'string' then
@@ -282,7 +283,7 @@ function Module:to(target)
       local value = rawget(module, FIELDS)[field]
       if ul.is_tensor(value) then
         local dtype = rawget(module, PARAMETERS)[field] and read.dtype or value:dtype()
-        local device = read.device or value:device()
+        local device = not core.planning() and read.device or value:device()
         if value:dtype() ~= dtype or value:device() ~= device then
           convert(value, dtype, device)
         end

@@ -1,5 +1,6 @@
 -- init.lua - ul.recipe: a table of settings, a way to override its leaves, and what trains.
 local raise = require 'ulysses.raise'
+local core = require 'ulysses.core'
 local check_limits = require 'ulysses.recipe.limits'
 local open_file = require 'ulysses.open_file'
 local refuse = require 'ulysses.refuse'
@@ -383,6 +384,9 @@ function Recipe:main()
   end
   local cfg = self:configure { unpack(arg) }
   local go = self.train or self.run
+  if core.planning() and not self.train and self.run then
+    refuse("--plan: '%s' trains nothing, and what is planned is a step of training", self.name)
+  end
   if not go then raise("recipe '%s': it has no function train(cfg)", self.name) end
   print(self:describe(cfg))
   io.flush() -- before what may be refused
