@@ -192,6 +192,8 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash_kernel(flash f)
         if (busy) add_product<DIM, BLOCKS, KEYS>(mine.o, s, v);
     }
     copy_wait<0>();
+    /* where no key is seen, others' copies to the warp's rows of q may still be on their way */
+    __syncthreads();
     end_rows(mine, f, at, q + from * STEP);
 }
 
