@@ -388,7 +388,28 @@ local function gradients(test, g)
   end)
 end
 
+-- What Linux gives a turn to, as sched_getattr(2) tells it; 0 before 6.12.
+local function turn()
+  local ffi = require 'ffi'
+  ffi.cdef 'long syscall(long, ...);'
+  local number = ({ x64 = 315, arm64 = 275 })[ffi.arch]
+  local attributes = ffi.new 'uint64_t[7]' -- of which the fourth is the turn, in ns
+  if not number or ffi.C.syscall(ffi.cast('long', number), ffi.cast('long', 0), attributes,
+                                 ffi.cast('long', 56), ffi.cast('long', 0)) ~= 0 then
+    return 0
+  end
+  return tonumber(attributes[3])
+end
+
+local function turns(test, g)
+  test('ranks have short turns on a processor, one alone has what it had', function()
+    local ns = turn()
+    assert(ns == 0 or (ns == 100000) == (g.size > 1), ns)
+  end)
+end
+
 return function(test, g)
+  turns(test, g)
   values(test, g)
   groups(test, g)
   gradients(test, g)
