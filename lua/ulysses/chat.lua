@@ -399,7 +399,7 @@ local function check(messages, family, how)
     end
     local weight = message.weight
     if weight ~= nil and weight ~= json.null and weight ~= 0 and weight ~= 1 then
-      refuse('chat: message %d has the weight %s; it may be 0 or 1', i, tostring(weight))
+      refuse('chat: message %d has the weight %s; it may be 0 or 1', i, json.encode(weight))
     end
     chatml.check(message, i, family)
     list[i] = message

@@ -138,16 +138,19 @@ local function has_calls(message)
   return type(calls) == 'table' and calls ~= json.null and next(calls) ~= nil
 end
 
+-- The texts of the values in an object; none where a text is no object.
+local function parts_of(text) return text:find '^{' and members(text) or {} end
+
 local function order_calls(messages, text)
   local texts = members(text)
   for i, message in ipairs(messages) do
     if has_calls(message) then
       for k, call_text in ipairs(members(members(texts[i]).tool_calls)) do
-        local call, parts = message.tool_calls[k], call_text:find '^{' and members(call_text) or {}
+        local call, parts = message.tool_calls[k], parts_of(call_text)
         if type(call) == 'table' and type(call['function']) == 'table' then
-          call, parts = call['function'], members(parts['function'])
+          call, parts = call['function'], parts_of(parts['function'])
         end
-        if type(call) == 'table' and type(call.arguments) == 'table' and parts.arguments then
+        if type(call) == 'table' and type(call.arguments) == 'table' then
           call.arguments = parts.arguments
         end
       end

@@ -201,7 +201,13 @@ describe('data.chat', function()
     end
     refused('wrong.jsonl:1: chat: message 2 has the weight 0.5; it may be 0 or 1',
             (good:gsub('"content":"b"', '"weight":0.5,%0')))
+    refused('wrong.jsonl:1: chat: message 2 has the weight {"a":1}; it may be 0 or 1',
+            (good:gsub('"content":"b"', '"weight":{"a":1},%0')))
     refused('wrong.jsonl:1: has nothing to learn', (good:gsub('"content":"b"', '"weight":0,%0')))
+    for _, call in ipairs { '{"function": null}', '{"function": []}', 'null', '[1]' } do
+      refused('wrong.jsonl:1: chat: message 2: call 1 has no name',
+              (good:gsub('"content":"b"', '"tool_calls":[' .. call .. '],%0')))
+    end
     refused('wrong.jsonl:1: begins a list; in JSON lines each line is one object',
             '[' .. good .. ',\n' .. good .. ']')
     refused('wrong.jsonl:1: begins a list', '[' .. good .. ']')
