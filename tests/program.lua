@@ -26,14 +26,16 @@ end
 --- The same for a script of this text with arguments; its name reads script.lua in the output.
 ---@param text string
 ---@param arguments? string
+---@param environment? string NAME=value ...
 ---@return string output
 ---@return integer status
-function program.run(text, arguments)
+function program.run(text, arguments, environment)
   local name = os.tmpname()
   local file = io.open(name, 'w')
   file:write(text)
   file:close()
-  local output, status = program.shell(('$P %s %s'):format(name, arguments or ''))
+  local output, status = program.shell(('%s $P %s %s'):format(environment or '', name,
+                                                      arguments or ''))
   os.remove(name)
   return output:gsub(name:gsub('%W', '%%%0'), 'script.lua'), status
 end

@@ -156,11 +156,11 @@ int CUDA(attention)(ul_stream *s, void *o, void *lse, const void *q, const void 
     int64_t bytes;
     forward f = {
         *a, o, (acc *)lse, (const real *)q, (const real *)k, (const real *)v, (acc)a->scale, 0, 0};
-    f.tile = tile_for(a->head_dim, 4, 1, &bytes);
+    f.tile = tile_for(s, a->head_dim, 4, 1, &bytes);
     f.q_tiles = ceil_div(a->q_tokens, f.tile);
     int64_t blocks = f.q_tiles * a->n_heads * a->batch;
     if (blocks == 0) return 0;
-    int rc = allow_shared(attention_kernel, bytes);
+    int rc = allow_shared(s, attention_kernel, bytes, a->head_dim);
     if (rc < 0) return rc;
     UL_LAUNCH(attention_kernel, dim3((unsigned)blocks), dim3(ATTEND_THREADS), bytes, s->stream, f);
     return ul_cuda_launched("attention");

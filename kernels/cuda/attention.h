@@ -6,10 +6,12 @@
 #ifndef UL_CUDA_ATTENTION_H
 #define UL_CUDA_ATTENTION_H
 
+#include <stdio.h>
+
 #include "../masks.h"
 #include "block.h"
 
-enum { ATTEND_THREADS = 256, MOST_TILE = 32, SHARED_LIMIT = 200 << 10 };
+enum { ATTEND_THREADS = 256, MOST_TILE = 32 };
 
 /* Rows [first, first + n) of one head of x as accumulators, zeros below them: to [tile, D]. */
 __device__ __forceinline__ void load_rows(acc *to, const real *x, int64_t row_stride, int64_t n,
@@ -38,19 +40,29 @@ __device__ __forceinline__ void give_to(const ul_grad &grad, int partial, int64_
         give((real *)grad.data + at, grad.add, x);
 }
 
-/* The largest tile of which `matrices` of [tile, D] and `squares` of [tile, tile] fit. */
-static inline int tile_for(int64_t dim, int matrices, int squares, int64_t *bytes)
+/* The largest tile of which `matrices` of [tile, D] and `squares` of [tile, tile] fit a block. */
+static inline int tile_for(const ul_stream *s, int64_t dim, int matrices, int squares,
+                           int64_t *bytes)
 {
     int tile = MOST_TILE;
     for (;; tile /= 2) {
         *bytes = (matrices * tile * dim + squares * tile * tile + 4 * tile) * (int64_t)sizeof(acc);
-        if (*bytes <= SHARED_LIMIT || tile == 1) return tile;
+        if (*bytes <= s->shared_bytes || tile == 1) return tile;
     }
 }
 
 /* More than 48 KiB of shared memory must be asked for. */
-template <class K> static inline int allow_shared(K kernel, int64_t bytes)
+template <class K>
+static inline int allow_shared(const ul_stream *s, K kernel, int64_t bytes, int64_t dim)
 {
+    if (bytes > s->shared_bytes) {
+        char sentence[192];
+        snprintf(sentence, sizeof sentence,
+                 "attention: heads of %lld are too large for the %lld bytes of shared memory that "
+                 "this device gives a block",
+                 (long long)dim, (long long)s->shared_bytes);
+        return ul_cuda_fail(sentence);
+    }
     if (bytes > 48 << 10)
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     return ul_cuda_launched("attention");

@@ -200,11 +200,11 @@ int CUDA(attention_backward)(ul_stream *s, ul_grad dq, ul_grad dk, ul_grad dv, c
     if (a->head_dim <= FLASH_DIM)
         return ul_cuda_flash_backward(s, dq, dk, dv, d_o, f.delta, f.lse, q, k, v, a);
 #endif
-    f.tile = tile_for(a->head_dim, 6, 2, &bytes);
+    f.tile = tile_for(s, a->head_dim, 6, 2, &bytes);
     f.q_tiles = ceil_div(a->q_tokens, f.tile);
     f.k_tiles = ceil_div(a->k_tokens, f.tile);
-    int rc = allow_shared(dq_kernel, bytes);
-    if (rc == 0) rc = allow_shared(dkv_kernel, bytes);
+    int rc = allow_shared(s, dq_kernel, bytes, a->head_dim);
+    if (rc == 0) rc = allow_shared(s, dkv_kernel, bytes, a->head_dim);
     if (rc < 0) return rc;
     int64_t q_blocks = f.q_tiles * a->n_heads * a->batch;
     int64_t k_blocks = f.k_tiles * a->n_kv_heads * a->batch;

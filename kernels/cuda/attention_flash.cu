@@ -58,10 +58,12 @@ __device__ __forceinline__ void begin_rows(flash_rows<DIM, BLOCKS> &rows, const 
     }
 }
 
-/* Scores of a tile of keys: scaled, and -inf where a query does not see the key. */
-template <int BLOCKS, int KEYS>
+/* Scores of a tile of keys: scaled, and -inf where a query, whose row is of those at q, does not
+ * see the key.
+ */
+template <int DIM, int BLOCKS, int KEYS>
 __device__ __forceinline__ void scale_and_hide(float (&s)[BLOCKS][KEYS / 8][4], float scale,
-                                               const key_span *seen, int key, int whole)
+                                               uint16_t *q, int key, int whole)
 {
     const int lane = threadIdx.x % WARP;
     UNROLLED (m, BLOCKS)
@@ -69,7 +71,7 @@ __device__ __forceinline__ void scale_and_hide(float (&s)[BLOCKS][KEYS / 8][4], 
             UNROLLED (e, 4) s[m][n][e] *= scale;
     if (whole) return;
     UNROLLED (r, 2 * BLOCKS) {
-        key_span row = seen[r * 8 + lane / 4];
+        key_span row = *behind_row<key_span, DIM>(q, r * 8 + lane / 4);
         int low = row.low - key, high = row.high - key;
         UNROLLED (n, KEYS / 8)
             UNROLLED (e, 2) {
@@ -150,7 +152,6 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash_kernel(flash f)
     UL_SHARED(uint16_t, shared);
     const ul_attention_args &a = f.a;
     uint16_t *q = shared, *k = q + QUERIES * STEP, *v = k + KEYS * STEP;
-    key_span *seen = (key_span *)(v + KEYS * STEP);
     /* the last queries, which see the most keys, come first */
     int64_t head = blockIdx.x % a.n_heads, b = blockIdx.x / a.n_heads % a.batch;
     int64_t first = (f.tiles - 1 - blockIdx.x / a.n_heads / a.batch) * QUERIES;
@@ -166,7 +167,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash_kernel(flash f)
     copy_rows<DIM, QUERIES>(q, rows_from(f.q, q_at), rows);
     copy_rows<DIM, KEYS>(k, keys, end);
     copy_commit();
-    find_visible<QUERIES>(seen, a, b, first, rows, begin);
+    find_visible<DIM, QUERIES>(q, a, b, first, rows, begin);
     flash_rows<DIM, BLOCKS> mine;
     begin_rows(mine, f, at);
     for (int key = 0; key < end; key += KEYS) {
@@ -177,12 +178,12 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash_kernel(flash f)
         copy_commit();
         values = rows_from(values, KEYS * values.step);
         keys = rows_from(keys, KEYS * keys.step);
-        views view = views_of(seen, from, at.n);
+        views view = views_of<DIM>(q + from * STEP, at.n);
         int busy = at.n > 0 && view.some.low < key + KEYS && view.some.high > key;
         if (busy) {
             multiply_rows<DIM, BLOCKS, KEYS>(s, q + from * STEP, k);
             int whole = view.all.low <= key && view.all.high >= key + KEYS;
-            scale_and_hide<BLOCKS, KEYS>(s, f.scale, seen + from, key, whole);
+            scale_and_hide<DIM, BLOCKS, KEYS>(s, f.scale, q + from * STEP, key, whole);
             soften<DIM, BLOCKS, KEYS>(s, mine);
         }
         copy_wait<0>();
@@ -200,11 +201,11 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash_kernel(flash f)
 template <int DIM, int BLOCKS, int KEYS> static int launch_flash(ul_stream *s, flash f)
 {
     enum { QUERIES = FLASH_WARPS * BLOCKS * 16 };
-    int64_t bytes = (QUERIES + 2 * KEYS) * row_step(DIM) * 2 + QUERIES * (int)sizeof(key_span);
+    int64_t bytes = (QUERIES + 2 * KEYS) * row_step(DIM) * 2;
     f.tiles = ceil_div(f.a.q_tokens, QUERIES);
     int64_t blocks = f.tiles * f.a.n_heads * f.a.batch;
     if (blocks == 0) return 0;
-    int rc = allow_shared(flash_kernel<DIM, BLOCKS, KEYS>, bytes);
+    int rc = allow_shared(s, flash_kernel<DIM, BLOCKS, KEYS>, bytes, f.a.head_dim);
     if (rc < 0) return rc;
     UL_LAUNCH((flash_kernel<DIM, BLOCKS, KEYS>), dim3((unsigned)blocks), dim3(FLASH_THREADS), bytes,
               s->stream, f);

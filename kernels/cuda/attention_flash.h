@@ -28,9 +28,16 @@ enum { FLASH_WARPS = 4, FLASH_THREADS = FLASH_WARPS * WARP };
 static const float log2_of_e = 1.44269504f, log_of_2 = 0.693147181f;
 
 /* From one row of a tile to the next: an odd number of 16 bytes, so that eight rows at one column
- * lie in different banks.
+ * lie in different banks. What is known of a row's query lies in the 16 bytes behind it: heads of
+ * 256 leave no other room on a device that gives a block 99 KiB.
  */
 __host__ __device__ constexpr int row_step(int dim) { return dim + 8; }
+
+template <class T, int DIM> __device__ __forceinline__ T *behind_row(uint16_t *tile, int row)
+{
+    static_assert(sizeof(T) <= 16, "more than there is room for");
+    return (T *)(tile + row * row_step(DIM) + DIM);
+}
 
 /* One head of a tensor: rows of `dim` elements, `step` from each to the next. `aligned`: every row
  * begins at a multiple of 16 bytes.
@@ -148,21 +155,24 @@ __device__ __forceinline__ int within(int bound, int size)
     return bound < 0 ? 0 : bound < size ? bound : size;
 }
 
-/* What the queries of rows [from, from + n) of `seen` see: some of them, and all of them. */
+/* What n queries, whose rows lie at `tile`, see: some of them, and all of them. */
 struct views {
     key_span some, all;
 };
 
-__device__ __forceinline__ views views_of(const key_span *seen, int from, int n)
+template <int DIM> __device__ __forceinline__ views views_of(uint16_t *tile, int n)
 {
-    key_span first = seen[from], last = seen[from + n - 1];
+    key_span first = *behind_row<key_span, DIM>(tile, 0);
+    key_span last = *behind_row<key_span, DIM>(tile, n - 1);
     views v = {{first.low, last.high}, {last.low, first.high}};
     return v;
 }
 
-/* What each of n queries from `first` on sees, counted from key `from`; nothing beyond them. */
-template <int ROWS>
-__device__ __forceinline__ void find_visible(key_span *seen, const ul_attention_args &a, int64_t b,
+/* What each of n queries from `first` on sees, counted from key `from`, to behind its row of a
+ * tile; nothing beyond them.
+ */
+template <int DIM, int ROWS>
+__device__ __forceinline__ void find_visible(uint16_t *tile, const ul_attention_args &a, int64_t b,
                                              int64_t first, int n, int64_t from)
 {
     for (int i = threadIdx.x; i < ROWS; i += FLASH_THREADS) {
@@ -172,7 +182,7 @@ __device__ __forceinline__ void find_visible(key_span *seen, const ul_attention_
             span.low = (int)(keys.low - from);
             span.high = (int)(keys.high - from);
         }
-        seen[i] = span;
+        *behind_row<key_span, DIM>(tile, i) = span;
     }
 }
 #endif

@@ -9,8 +9,8 @@
 
 #if UL_TYPE_IS(bf16)
 
-/* Rows of a block's own tile, and of those it walks over. */
-enum { OWN = FLASH_WARPS * 16, OTHER = 32 };
+/* Rows of a block's own tile; OTHER: of those it walks over. */
+enum { OWN = FLASH_WARPS * 16 };
 /* What a kernel is to make. */
 enum { DK = 1, DV = 2 };
 
@@ -74,14 +74,13 @@ template <int DIM> __device__ __forceinline__ void clear(float (&sums)[1][DIM / 
         UNROLLED (e, 4) sums[0][n][e] = 0;
 }
 
-template <int DIM>
+template <int DIM, int OTHER>
 static __global__ void __launch_bounds__(FLASH_THREADS) flash_dq_kernel(flash_slopes f)
 {
     enum { STEP = row_step(DIM), STAGE = 2 * OTHER * STEP };
     UL_SHARED(uint16_t, shared);
     const ul_attention_args &a = f.a;
     uint16_t *q = shared, *d_o = q + OWN * STEP, *stages = d_o + OWN * STEP;
-    key_span *seen = (key_span *)(stages + 2 * STAGE);
     const int lane = threadIdx.x % WARP, from = threadIdx.x / WARP * 16;
     int64_t head = blockIdx.x % a.n_heads, b = blockIdx.x / a.n_heads % a.batch;
     int64_t first = (f.q_tiles - 1 - blockIdx.x / a.n_heads / a.batch) * OWN;
@@ -98,7 +97,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash_dq_kernel(flash_sl
     if (end > 0) copy_rows<DIM, OTHER>(stages, keys, end);
     if (end > 0) copy_rows<DIM, OTHER>(stages + OTHER * STEP, values, end);
     copy_commit();
-    find_visible<OWN>(seen, a, b, first, rows, begin);
+    find_visible<DIM, OWN>(q, a, b, first, rows, begin);
     query x[2] = {{0, 0, {0, 0}}, {0, 0, {0, 0}}};
     UNROLLED (r, 2) {
         int row = from + r * 8 + lane / 4;
@@ -117,13 +116,13 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash_dq_kernel(flash_sl
         copy_commit();
         copy_wait<1>();
         __syncthreads();
-        key_span some = views_of(seen, from, mine).some;
+        key_span some = views_of<DIM>(q + from * STEP, mine).some;
         if (mine > 0 && some.low < key + OTHER && some.high > key) {
             float s[1][OTHER / 8][4], dp[1][OTHER / 8][4];
             multiply_rows<DIM, 1, OTHER>(s, q + from * STEP, stage);
             multiply_rows<DIM, 1, OTHER>(dp, d_o + from * STEP, stage + OTHER * STEP);
             UNROLLED (r, 2) {
-                x[r].seen = seen[from + r * 8 + lane / 4];
+                x[r].seen = *behind_row<key_span, DIM>(q, from + r * 8 + lane / 4);
                 UNROLLED (n, OTHER / 8)
                     UNROLLED (e, 2)
                         differentiate(s[0][n][2 * r + e], dp[0][n][2 * r + e], x[r],
@@ -146,6 +145,7 @@ struct tile_range {
     int64_t begin, end;
 };
 
+template <int OTHER>
 __device__ __forceinline__ tile_range tiles_that_see(const flash_slopes &f, int64_t b, int64_t key,
                                                      int64_t n)
 {
@@ -182,11 +182,11 @@ __device__ __forceinline__ walk begin_head(const flash_slopes &f, const tile_ran
 }
 
 /* Begins to copy q and do of a tile to a stage, and finds what its queries see of n keys from `key`
- * on; returns how many queries it has.
+ * on, to behind their rows of q; returns how many queries it has.
  */
-template <int DIM>
-__device__ __forceinline__ int copy_queries(const flash_slopes &f, uint16_t *stage, query *queries,
-                                            const walk &w, int64_t b, int64_t key, int n)
+template <int DIM, int OTHER>
+__device__ __forceinline__ int copy_queries(const flash_slopes &f, uint16_t *stage, const walk &w,
+                                            int64_t b, int64_t key, int n)
 {
     const ul_attention_args &a = f.a;
     int64_t first = w.tile * OTHER;
@@ -203,19 +203,18 @@ __device__ __forceinline__ int copy_queries(const flash_slopes &f, uint16_t *sta
             x.seen.low = (int)least(most(keys.low - key, 0), n);
             x.seen.high = (int)least(most(keys.high - key, 0), n);
         }
-        queries[i] = x;
+        *behind_row<query, DIM>(stage, i) = x;
     }
     return rows;
 }
 
-template <int DIM, int MADE>
+template <int DIM, int MADE, int OTHER>
 static __global__ void __launch_bounds__(FLASH_THREADS, 2) flash_dkv_kernel(flash_slopes f)
 {
     enum { STEP = row_step(DIM), STAGE = 2 * OTHER * STEP };
     UL_SHARED(uint16_t, shared);
     const ul_attention_args &a = f.a;
     uint16_t *k = shared, *v = k + OWN * STEP, *stages = v + OWN * STEP;
-    query *queries = (query *)(stages + 2 * STAGE);
     const int lane = threadIdx.x % WARP, from = threadIdx.x / WARP * 16;
     int64_t kv = blockIdx.x % a.n_kv_heads, b = blockIdx.x / a.n_kv_heads % a.batch;
     int64_t key = blockIdx.x / a.n_kv_heads / a.batch * OWN;
@@ -224,32 +223,31 @@ static __global__ void __launch_bounds__(FLASH_THREADS, 2) flash_dkv_kernel(flas
     int64_t v_at = b * a.v_stride[0] + key * a.v_stride[1] + kv * a.v_stride[2];
     copy_rows<DIM, OWN>(k, rows_from(f.k, k_at), n);
     copy_rows<DIM, OWN>(v, rows_from(f.v, v_at), n);
-    tile_range tiles = tiles_that_see(f, b, key, n);
+    tile_range tiles = tiles_that_see<OTHER>(f, b, key, n);
     walk now = begin_head(f, tiles, 0, kv);
-    if (now.head < a.n_heads) rows = copy_queries<DIM>(f, stages, queries, now, b, key, n);
+    if (now.head < a.n_heads) rows = copy_queries<DIM, OTHER>(f, stages, now, b, key, n);
     copy_commit();
     float dk[1][DIM / 8][4], dv[1][DIM / 8][4];
     if (MADE & DK) clear<DIM>(dk);
     if (MADE & DV) clear<DIM>(dv);
     for (int turn = 0; now.head < a.n_heads; turn ^= 1) {
         uint16_t *stage = stages + turn * STAGE;
-        const query *those = queries + turn * OTHER;
         walk next = {now.head, now.tile + 1};
         int present = rows;
         if (next.tile == tiles.end) next = begin_head(f, tiles, now.head + 1, kv);
         if (next.head < a.n_heads)
-            rows = copy_queries<DIM>(f, stages + (turn ^ 1) * STAGE, queries + (turn ^ 1) * OTHER,
-                                     next, b, key, n);
+            rows = copy_queries<DIM, OTHER>(f, stages + (turn ^ 1) * STAGE, next, b, key, n);
         copy_commit();
         copy_wait<1>();
         __syncthreads();
-        if (those[0].seen.low < from + 16 && those[present - 1].seen.high > from) {
+        if (behind_row<query, DIM>(stage, 0)->seen.low < from + 16 &&
+            behind_row<query, DIM>(stage, present - 1)->seen.high > from) {
             float s[1][OTHER / 8][4], dp[1][OTHER / 8][4];
             multiply_rows<DIM, 1, OTHER>(s, k + from * STEP, stage);
             if (MADE & DK) multiply_rows<DIM, 1, OTHER>(dp, v + from * STEP, stage + OTHER * STEP);
             UNROLLED (c, OTHER / 8)
                 UNROLLED (e, 2) {
-                    query x = those[c * 8 + lane % 4 * 2 + e];
+                    query x = *behind_row<query, DIM>(stage, c * 8 + lane % 4 * 2 + e);
                     UNROLLED (r, 2) {
                         float unused = 0, &slope = MADE & DK ? dp[0][c][2 * r + e] : unused;
                         differentiate(s[0][c][2 * r + e], slope, x, from + r * 8 + lane / 4,
@@ -269,35 +267,42 @@ static __global__ void __launch_bounds__(FLASH_THREADS, 2) flash_dkv_kernel(flas
     if ((MADE & DV) && f.dv.data) give_rows<DIM>(f.dv, f, at, step, n - from, dv, 1);
 }
 
-template <int DIM, int MADE> static int launch_dkv(ul_stream *s, const flash_slopes &f)
+/* Of the block's own two tiles, and two stages of the others. */
+template <int DIM, int OTHER> constexpr int tile_bytes()
+{
+    return (2 * OWN + 4 * OTHER) * row_step(DIM) * 2;
+}
+
+template <int DIM, int MADE, int OTHER> static int launch_dkv(ul_stream *s, const flash_slopes &f)
 {
     int64_t blocks = f.k_tiles * f.a.n_kv_heads * f.a.batch;
-    int64_t bytes = (2 * OWN + 4 * OTHER) * row_step(DIM) * 2 + 2 * OTHER * (int)sizeof(query);
-    int rc = allow_shared(flash_dkv_kernel<DIM, MADE>, bytes);
+    int64_t bytes = tile_bytes<DIM, OTHER>();
+    int rc = allow_shared(s, flash_dkv_kernel<DIM, MADE, OTHER>, bytes, f.a.head_dim);
     if (rc < 0 || blocks == 0) return rc;
-    UL_LAUNCH((flash_dkv_kernel<DIM, MADE>), dim3((unsigned)blocks), dim3(FLASH_THREADS), bytes,
-              s->stream, f);
+    UL_LAUNCH((flash_dkv_kernel<DIM, MADE, OTHER>), dim3((unsigned)blocks), dim3(FLASH_THREADS),
+              bytes, s->stream, f);
     return ul_cuda_launched("attention_backward");
 }
 
-template <int DIM> static int launch_slopes(ul_stream *s, const flash_slopes &f)
+template <int DIM, int OTHER> static int launch_slopes(ul_stream *s, flash_slopes f)
 {
+    f.q_tiles = ceil_div(f.a.q_tokens, OTHER);
     flash_slopes by_own = f; /* here the tiles of queries are the block's own */
     by_own.q_tiles = ceil_div(f.a.q_tokens, OWN);
     int64_t blocks = by_own.q_tiles * f.a.n_heads * f.a.batch;
-    int64_t bytes = (2 * OWN + 4 * OTHER) * row_step(DIM) * 2 + OWN * (int)sizeof(key_span);
-    int rc = allow_shared(flash_dq_kernel<DIM>, bytes);
+    int64_t bytes = tile_bytes<DIM, OTHER>();
+    int rc = allow_shared(s, flash_dq_kernel<DIM, OTHER>, bytes, f.a.head_dim);
     if (rc < 0) return rc;
     if (f.dq.data && blocks > 0)
-        UL_LAUNCH((flash_dq_kernel<DIM>), dim3((unsigned)blocks), dim3(FLASH_THREADS), bytes,
+        UL_LAUNCH((flash_dq_kernel<DIM, OTHER>), dim3((unsigned)blocks), dim3(FLASH_THREADS), bytes,
                   s->stream, by_own);
     rc = ul_cuda_launched("attention_backward");
     if (rc < 0 || !(f.dk.data || f.dv.data)) return rc;
     if constexpr (DIM <= 128) {
-        return launch_dkv<DIM, DK | DV>(s, f);
+        return launch_dkv<DIM, DK | DV, OTHER>(s, f);
     } else { /* sums of both are more than the registers hold */
-        if (f.dv.data) rc = launch_dkv<DIM, DV>(s, f);
-        return rc == 0 && f.dk.data ? launch_dkv<DIM, DK>(s, f) : rc;
+        if (f.dv.data) rc = launch_dkv<DIM, DV, OTHER>(s, f);
+        return rc == 0 && f.dk.data ? launch_dkv<DIM, DK, OTHER>(s, f) : rc;
     }
 }
 
@@ -316,14 +321,15 @@ int ul_cuda_flash_backward(ul_stream *s, ul_grad dq, ul_grad dk, ul_grad dv, con
                       rows_of_head(d_o, step, dim, rows_are_aligned(d_o, stride)),
                       lse,
                       delta,
-                      ceil_div(a->q_tokens, OTHER),
+                      0,
                       ceil_div(a->k_tokens, OWN),
                       (float)a->scale,
                       (float)(a->scale * 1.4426950408889634)};
-    if (dim <= 32) return launch_slopes<32>(s, f);
-    if (dim <= 64) return launch_slopes<64>(s, f);
-    if (dim <= 96) return launch_slopes<96>(s, f);
-    if (dim <= 128) return launch_slopes<128>(s, f);
-    return launch_slopes<256>(s, f);
+    if (dim <= 32) return launch_slopes<32, 32>(s, f);
+    if (dim <= 64) return launch_slopes<64, 32>(s, f);
+    if (dim <= 96) return launch_slopes<96, 32>(s, f);
+    if (dim <= 128) return launch_slopes<128, 32>(s, f);
+    if (tile_bytes<256, 32>() <= s->shared_bytes) return launch_slopes<256, 32>(s, f);
+    return launch_slopes<256, 16>(s, f); /* in 99 KiB, which every device gives a block */
 }
 #endif

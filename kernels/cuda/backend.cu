@@ -218,6 +218,7 @@ static int open_device(int ordinal, int (*on_failure)(const char *sentence))
     memcpy(uuid, &properties.uuid, sizeof uuid);
     stream.processors = exchange.processors = properties.multiProcessorCount;
     stream.capability = exchange.capability = properties.major * 10 + properties.minor;
+    stream.shared_bytes = (int64_t)properties.sharedMemPerBlockOptin;
     stream.device_bytes = exchange.device_bytes = (int64_t)properties.totalGlobalMem;
     stream.scratch_bytes = SCRATCH;
     bad = make_streams();

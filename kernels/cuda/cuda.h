@@ -49,8 +49,9 @@ struct ul_stream {
     cudaStream_t stream;
     void *scratch; /* on the device */
     int64_t scratch_bytes;
-    int processors; /* SMs */
-    int capability; /* 90: Hopper */
+    int processors;       /* SMs */
+    int capability;       /* 90: Hopper */
+    int64_t shared_bytes; /* of memory that a block can have */
     int64_t device_bytes;
 };
 

@@ -50,12 +50,7 @@ describe('memory of a small GPU', function()
   end
 
   local function run(environment, text)
-    local script = os.tmpname()
-    local file = io.open(script, 'w')
-    file:write(text)
-    file:close()
-    local output, status = program.shell(environment .. ' $P ' .. script)
-    os.remove(script)
+    local output, status = program.run(text, '', environment)
     assert.equal(0, status, output)
     return output
   end

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <sys/mman.h>
+#include <unordered_map>
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -31,7 +32,7 @@ dim3 block_size, grid_size;
 namespace
 {
 enum { STACK = 256 << 10, LEFT_FRAMES = 8 << 10 };
-enum { MOST_SHARED = 227 << 10, MOST_THREADS = 1024, WARP = 32 };
+enum { MOST_SHARED = 227 << 10, UNASKED_SHARED = 48 << 10, MOST_THREADS = 1024, WARP = 32 };
 enum { MOST_COPIES = 256 };
 enum state { RUNNABLE, IN_BLOCK, IN_WARP, DONE };
 
@@ -258,20 +259,45 @@ RUNTIME void begin_threads()
     }
 }
 
-RUNTIME void check_sizes(dim3 grid, dim3 size, size_t shared)
+RUNTIME void check_sizes(dim3 grid, dim3 size)
 {
     if (n_threads < 1 || n_threads > MOST_THREADS || size.z > 64)
         die("a block of so many threads", 0, n_threads);
     if (!grid.x || !grid.y || !grid.z || grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535)
         die("a grid of that size", (int)grid.x, (int)grid.y);
-    if (shared > MOST_SHARED) die("so much shared memory", 0, (int)shared);
 }
 } // namespace
+
+size_t most_shared()
+{
+    const char *given = getenv("CUEMU_SHARED");
+    size_t bytes = given ? strtoull(given, nullptr, 10) : (size_t)MOST_SHARED;
+    return bytes < MOST_SHARED ? bytes : (size_t)MOST_SHARED;
+}
+
+/* What kernels have asked for. */
+static std::unordered_map<const void *, size_t> &allowed()
+{
+    static auto &sizes = *new std::unordered_map<const void *, size_t>;
+    return sizes;
+}
+
+void allow_shared(const void *kernel, size_t bytes)
+{
+    if (bytes > most_shared()) die("a kernel asks for so much shared memory", 0, (int)bytes);
+    allowed()[kernel] = bytes;
+}
+
+void check_shared(const void *kernel, size_t bytes)
+{
+    if (bytes > UNASKED_SHARED && bytes > allowed()[kernel])
+        die("so much shared memory that was not asked for", 0, (int)bytes);
+}
 
 RUNTIME void launch(dim3 grid, dim3 size, size_t shared, void (*run)(void *), void *kernel)
 {
     n_threads = (int)(size.x * size.y * size.z);
-    check_sizes(grid, size, shared);
+    check_sizes(grid, size);
     if (!shared_memory) shared_memory = (char *)aligned_alloc(1024, MOST_SHARED + 1024);
     grid_size = grid;
     block_size = size;

@@ -8,8 +8,9 @@
  * and blocks in another order: results must not change. CUEMU_STREAMS=compute|exchange|back|random
  * makes streams asynchronous (streams.cc): the first one's work is done as soon, and the others' as
  * late, as events let it; the other way round; what goes to the host alone late; now this and now
- * that. Results must not change. With -fsanitize=address what is out of bounds is found, with
- * -fsanitize=thread what two threads of a block touch without a barrier.
+ * that. Results must not change. CUEMU_SHARED: as many bytes of shared memory as a block can have.
+ * With -fsanitize=address what is out of bounds is found, with -fsanitize=thread what two threads
+ * of a block touch without a barrier.
  */
 #ifndef CUEMU_H
 #define CUEMU_H
@@ -71,6 +72,12 @@ extern uint3 thread, block; /* of the fiber that runs */
 extern dim3 block_size, grid_size;
 
 void launch(dim3 grid, dim3 size, size_t shared, void (*run)(void *), void *kernel);
+/* How much a block can have; and the end of a run in which a kernel has asked for more, or a launch
+ * takes more than 48 KiB that its kernel has not asked for.
+ */
+size_t most_shared();
+void allow_shared(const void *kernel, size_t bytes);
+void check_shared(const void *kernel, size_t bytes);
 void sync_block(int line);
 int sync_block_or(int predicate, int line);
 /* Waits for the lanes in mask. */
@@ -116,6 +123,7 @@ template <class... P, class... A>
 void launch_kernel(cudaStream_t s, dim3 grid, dim3 size, size_t shared, void (*kernel)(P...),
                    A... a)
 {
+    check_shared((const void *)kernel, shared);
     auto run = [=, arguments = std::tuple<P...>(a...)] {
         auto f = [&] { std::apply(kernel, arguments); };
         launch(grid, size, shared, call<decltype(f)>, &f);
@@ -211,7 +219,7 @@ struct cudaDeviceProp {
     char name[256];
     cudaUUID_t uuid;
     int major, minor, multiProcessorCount;
-    size_t totalGlobalMem;
+    size_t totalGlobalMem, sharedMemPerBlockOptin;
 };
 
 static inline const char *cudaGetErrorString(cudaError_t) { return "cuemu"; }
@@ -235,6 +243,7 @@ static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int ordinal
     p->major = capability ? atoi(capability) / 10 : 9;
     p->multiProcessorCount = 2;
     p->totalGlobalMem = (size_t)1 << 34;
+    p->sharedMemPerBlockOptin = cuemu::most_shared();
     return cudaSuccess;
 }
 static inline cudaError_t cudaMemGetInfo(size_t *unused, size_t *total)
@@ -257,9 +266,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned);
-template <class K> cudaError_t cudaFuncSetAttribute(K, cudaFuncAttribute, int)
+template <class K> cudaError_t cudaFuncSetAttribute(K kernel, cudaFuncAttribute, int bytes)
 {
-    return cudaSuccess;
+    return cuemu::allow_shared((const void *)kernel, (size_t)bytes), cudaSuccess;
 }
 static inline cudaError_t cudaMalloc(void **data, size_t bytes)
 {
