@@ -138,12 +138,17 @@ int ul_gather_linear(ul_tensor **y, ul_tensor *x, ul_tensor *const *w, int n, ul
 
 /* ---- op/sharded.c ---- */
 
+/* Weights that are needed together, as those of a block of a model are. It lives until it is given
+ * back, and its weights are gone. */
+typedef struct ul_shard_unit ul_shard_unit;
+int ul_shard_unit_new(ul_shard_unit **unit);
+void ul_shard_unit_free(ul_shard_unit *unit);
 /* A weight of `shape` of which each rank keeps `mine`, its ul_share of the elements in row-major
- * order. It takes memory only while ops need its values, which are gathered with those of all
- * weights of the same unit; before that, other units lose theirs. All ranks run the same ops in the
- * same order. No op may change it; where the slices have changed it is gathered anew. */
+ * order. It takes memory only while ops need its values, which are gathered when the first one asks
+ * for them; then weights of other units lose theirs. All ranks run the same ops in the same order.
+ * No op may change it; where the slices have changed it is gathered anew. */
 int ul_sharded(ul_tensor **whole, ul_tensor *mine, ul_group *group, int ndim, const int64_t *shape,
-               int64_t unit);
+               ul_shard_unit *unit);
 /* y = the whole weight, for use in ops; its gradient, summed over the ranks, goes to the slice,
  * which may be another tensor than before, of the same shape, dtype and device. */
 int ul_whole_weight(ul_tensor **y, ul_tensor *whole, ul_tensor *mine);

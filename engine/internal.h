@@ -245,7 +245,9 @@ void ul__storage_empty(ul_storage *s);
  */
 int ul__gather_shards(ul_tensor *const *list, int n);
 int ul__inputs_present(const ul_call *call);
-void ul__shard_free(struct ul_shard *shard);
+/* Nobody has the weight any more: frees what is known of it, or returns 1 where it may be gathered
+ * still, and the storage stays. */
+int ul__shard_abandon(struct ul_shard *shard);
 static inline int ul__present(const ul_tensor *t)
 {
     ul_tensor *one = (ul_tensor *)t;

@@ -289,7 +289,10 @@ void ul__storage_free(ul_storage *s)
         free(s);
         return;
     }
-    if (s->shard) ul__shard_free(s->shard);
+    if (s->shard && ul__shard_abandon(s->shard)) {
+        s->refs = 1;
+        return;
+    }
     if (!s->is_empty) leave(s);
     free(s->known);
     free(s);

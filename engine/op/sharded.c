@@ -1,14 +1,19 @@
 /* sharded.c - weights of which each rank keeps a slice: whole while an op needs them, no longer.
  *
- * A whole weight is a tensor without memory, until an op or a rule asks for its values: then all
- * weights of its unit (a block of a model) are gathered, and those of other units lose theirs. The
- * tape keeps such a weight as it keeps any other, at no cost. All ranks run the same ops in the
- * same order, so that all gather the same.
+ * A whole weight is a tensor without memory, until an op or a rule asks for its values: then it is
+ * gathered, and weights of other units (a unit is a block of a model) lose theirs. The tape keeps
+ * such a weight as it keeps any other, at no cost. All ranks run the same ops in the same order, so
+ * that all gather the same.
  *
  * Where a transport goes on by itself (NCCL), the unit that came next the last time is on its way
- * while this one is computed with; what uses it waits for its event. Where a slice changes
- * meanwhile, what arrives is known to be stale, and gathered again. Elsewhere a gather is over
- * when the call returns, and would only cost memory.
+ * while this one is computed with, so much of it as was used lately; what uses it waits for its
+ * event. Where a slice changes meanwhile, what arrives is known to be stale, and gathered again.
+ * Elsewhere a gather is over when the call returns, and would only cost memory.
+ *
+ * When a weight is dropped is for each rank's collector to say, and must not be seen in what the
+ * ranks ask of each other. So nothing is gathered because it is there, but because an op asks, or
+ * asked the last time: and what that may bring stays, though nobody has it, until it would no
+ * longer be brought (abandoned).
  *
  * Each weight is gathered by a call of its own, straight to where it belongs: one call for all of
  * them would need a second copy of the unit, as slices are cut from each weight.
@@ -19,13 +24,15 @@
 #include "../tape.h"
 #include "parts.h"
 
-typedef struct unit {
-    int64_t id;
-    int refs;
-    struct unit *follows[2]; /* which was needed next the last time: in forward, in backward */
-    void *event;             /* comes when the unit is there; NULL before the first use */
-    int on_way;              /* and nobody has waited for it yet */
-    struct unit *next;
+typedef struct ul_shard_unit {
+    int refs;       /* its owner's, and one for each weight */
+    int reachable;  /* the same without weights that nobody has; 0: no op will ask for it */
+    int64_t visits; /* how often ops have come to it from another unit */
+    struct ul_shard_unit
+        *follows[2]; /* which was needed next the last time: in forward, backward */
+    void *event;     /* comes when the unit is there; NULL before the first use */
+    int on_way;      /* and nobody has waited for it yet */
+    struct ul_shard_unit *next;
 } unit;
 
 struct ul_shard {
@@ -35,11 +42,14 @@ struct ul_shard {
     ul_tensor all; /* the whole, flat; borrows the storage */
     unit *unit;
     uint64_t version; /* of the slice when it was gathered */
+    int64_t used;     /* the unit's last visit in which an op asked for it; 0: none */
+    int abandoned;    /* nobody has it */
     struct ul_shard *next, *previous;
 };
 
 static struct ul_shard *shards; /* in the order made */
-static unit *units, *current;   /* current: that of the last weight that was used */
+static int64_t n_abandoned;
+static unit *units, *current; /* current: that of the last weight that was used */
 static int current_phase;
 
 /* Whether the values are there, or on their way, and those of the slices as they are now. */
@@ -48,20 +58,29 @@ static int is_present(const struct ul_shard *s)
     return !s->storage->is_empty && s->version == s->mine->storage->version;
 }
 
+/* Whether its unit will want it when it comes next, going by the last forward and backward. */
+static int is_expected(const struct ul_shard *s)
+{
+    return s->used && s->used >= s->unit->visits - 1;
+}
+
+/* Whether a gather goes on beside what is computed; on meta the memory is counted. */
+static int goes_on(const struct ul_shard *s)
+{
+    if (s->mine->storage->device == UL_META) return 1;
+    const ul_comm *comm = ul__comm_on(s->group, s->mine);
+    return comm && comm->together_later;
+}
+
 /* ---- units ---- */
 
-static unit *unit_of(int64_t id)
+int ul_shard_unit_new(unit **out)
 {
-    unit *u = units;
-    while (u && u->id != id) u = u->next;
-    if (!u) {
-        u = ul__alloc(sizeof *u);
-        if (!u) return NULL;
-        *u = (unit){.id = id, .next = units};
-        units = u;
-    }
-    u->refs++;
-    return u;
+    unit *u = ul__alloc(sizeof *u);
+    UL_REQUIRE(u, UL_ENOMEM, "sharded: out of memory");
+    *u = (unit){.refs = 1, .reachable = 1, .next = units};
+    *out = units = u;
+    return UL_OK;
 }
 
 /* What is computed later waits for it. */
@@ -72,7 +91,7 @@ static int arrive(unit *u)
     return ul__cuda()->event_wait(ul__cuda()->stream(), u->event);
 }
 
-static void unit_free(unit *u)
+static void let_go(unit *u)
 {
     if (--u->refs > 0) return;
     arrive(u);
@@ -87,18 +106,63 @@ static void unit_free(unit *u)
     free(u);
 }
 
+/* Whether ops may come to the unit, or to one that brings it. */
+static int is_in_reach(const unit *u)
+{
+    if (u->reachable) return 1;
+    for (const unit *other = units; other; other = other->next)
+        if (other->reachable && (other->follows[0] == u || other->follows[1] == u)) return 1;
+    return 0;
+}
+
 /* ---- weights ---- */
 
-void ul__shard_free(struct ul_shard *s)
+static int is_kept(const struct ul_shard *s)
 {
+    return is_expected(s) && goes_on(s) && is_in_reach(s->unit);
+}
+
+/* Frees weights that nobody has and nothing brings any more. */
+static void tidy(void)
+{
+    struct ul_shard *next;
+    for (struct ul_shard *s = n_abandoned ? shards : NULL; s; s = next) {
+        next = s->next;
+        if (s->abandoned && !is_kept(s)) ul__storage_free(s->storage);
+    }
+}
+
+void ul_shard_unit_free(unit *u)
+{
+    if (!u) return;
+    int reachable = --u->reachable;
+    let_go(u);
+    if (!reachable) tidy();
+}
+
+static void drop(struct ul_shard *s)
+{
+    n_abandoned--;
     if (s->previous)
         s->previous->next = s->next;
     else
         shards = s->next;
     if (s->next) s->next->previous = s->previous;
-    unit_free(s->unit);
+    let_go(s->unit);
     ul_tensor_free(s->mine);
     free(s);
+}
+
+int ul__shard_abandon(struct ul_shard *s)
+{
+    int first = !s->abandoned;
+    s->abandoned = 1;
+    n_abandoned += first;
+    int last = first && --s->unit->reachable == 0;
+    int kept = is_kept(s);
+    if (!kept) drop(s);
+    if (last) tidy();
+    return kept;
 }
 
 static void append(struct ul_shard *s)
@@ -109,7 +173,7 @@ static void append(struct ul_shard *s)
 }
 
 int ul_sharded(ul_tensor **out, ul_tensor *mine, ul_group *group, int ndim, const int64_t *shape,
-               int64_t id)
+               unit *u)
 {
     int64_t size = 1;
     for (int d = 0; d < ndim; d++) size *= shape[d];
@@ -117,17 +181,17 @@ int ul_sharded(ul_tensor **out, ul_tensor *mine, ul_group *group, int ndim, cons
                UL_ESHAPE, "sharded: a slice %s is not rank %d's of %lld elements", ul__shape(mine),
                group->rank, (long long)size);
     struct ul_shard *s = ul__alloc(sizeof *s);
-    unit *u = s ? unit_of(id) : NULL;
-    int rc = u ? UL_OK : ul__fail(UL_ENOMEM, "sharded: out of memory");
-    if (s) *s = (struct ul_shard){.group = group, .unit = u};
-    if (rc == UL_OK) rc = ul__alias(&s->mine, mine);
+    UL_REQUIRE(s, UL_ENOMEM, "sharded: out of memory");
+    *s = (struct ul_shard){.group = group, .unit = u};
+    int rc = ul__alias(&s->mine, mine);
     if (rc == UL_OK) rc = ul__empty_new(out, mine->dtype, mine->storage->device, ndim, shape);
     if (rc < 0) {
-        if (u) unit_free(u);
-        if (s) ul_tensor_free(s->mine);
+        ul_tensor_free(s->mine);
         free(s);
         return rc;
     }
+    u->refs++;
+    u->reachable++;
     s->storage = (*out)->storage;
     s->storage->shard = s;
     s->all = **out;
@@ -173,13 +237,15 @@ static int gather(struct ul_shard *s, void *later)
     return rc;
 }
 
-/* Memory for a weight may cost others theirs: one is held while it is at work. */
-static int gather_unit(const unit *u, void *later)
+/* Gathers what is expected of the unit, where that goes on; later: NULL to wait for it. Memory for
+ * a weight may cost others theirs: one is held while it is at work. */
+static int bring(const unit *u, void *later)
 {
     struct ul_shard *next;
     for (struct ul_shard *s = shards; s; s = next) {
         s->storage->refs++;
-        int rc = s->unit == u ? gather(s, later) : UL_OK;
+        int on_cuda = s->mine->storage->device == UL_CUDA, rc = UL_OK;
+        if (s->unit == u && is_expected(s) && goes_on(s)) rc = gather(s, on_cuda ? later : NULL);
         next = s->next;
         ul__storage_free(s->storage);
         UL_TRY(rc);
@@ -187,33 +253,21 @@ static int gather_unit(const unit *u, void *later)
     return UL_OK;
 }
 
-/* Whether gathers of the unit go on beside what is computed; on meta the memory is counted. */
-static int goes_on(const unit *u)
-{
-    for (const struct ul_shard *s = shards; s; s = s->next) {
-        if (s->unit != u) continue;
-        if (s->mine->storage->device == UL_META) continue;
-        const ul_comm *comm = ul__comm_on(s->group, s->mine);
-        if (!comm || !comm->together_later) return 0;
-    }
-    return 1;
-}
-
 static int prefetch(unit *u)
 {
-    if (!u || u == current || !goes_on(u)) return UL_OK;
+    if (!u || u == current) return UL_OK;
     int on_cuda = 0, wanted = 0;
     for (const struct ul_shard *s = shards; s; s = s->next) {
-        if (s->unit != u) continue;
+        if (s->unit != u || !is_expected(s) || !goes_on(s)) continue;
         on_cuda |= s->mine->storage->device == UL_CUDA;
         wanted |= !is_present(s);
     }
     if (!wanted) return UL_OK;
-    if (!on_cuda) return gather_unit(u, NULL);
+    if (!on_cuda) return bring(u, NULL);
     UL_TRY(arrive(u));
     if (!u->event) UL_TRY(ul__event_take(&u->event, ul__cuda()));
     u->on_way = 1;
-    return gather_unit(u, u->event);
+    return bring(u, u->event);
 }
 
 /* Whether one of these is of the unit: an op may need two at once. */
@@ -238,15 +292,20 @@ static int enter(unit *u, ul_tensor *const *list, int n)
         UL_TRY(arrive(s->unit));
         ul__storage_empty(s->storage);
     }
-    UL_TRY(gather_unit(u, NULL));
+    UL_TRY(bring(u, NULL));
+    u->visits++;
+    tidy();
     return prefetch(u->follows[phase]);
 }
 
 int ul__gather_shards(ul_tensor *const *list, int n)
 {
     for (int i = 0; i < n; i++) {
-        const struct ul_shard *s = list[i] ? list[i]->storage->shard : NULL;
-        if (s && (s->unit != current || !is_present(s))) UL_TRY(enter(s->unit, list, n));
+        struct ul_shard *s = list[i] ? list[i]->storage->shard : NULL;
+        if (!s) continue;
+        if (s->unit != current) UL_TRY(enter(s->unit, list, n));
+        s->used = s->unit->visits;
+        UL_TRY(gather(s, NULL));
     }
     return UL_OK;
 }
@@ -265,6 +324,7 @@ int ul_sharded_release(void)
     for (struct ul_shard *s = shards; s; s = s->next)
         if (!s->storage->is_empty) ul__storage_empty(s->storage);
     current = NULL;
+    tidy();
     return rc;
 }
 

@@ -164,8 +164,8 @@ local function nccl()
   specs(2, NCCL .. 'UL_COMM_CUDA=nccl', 'cuda groups tp')
   specs(3, NCCL .. 'UL_COMM_CUDA=nccl FAKE_NCCL_VERSION=22703', 'cuda groups')
   -- each stream's work as early, and as late, as events let it
-  specs(2, NCCL .. 'UL_COMM_CUDA=nccl CUEMU_STREAMS=compute', 'cuda chunks prefetch')
-  specs(2, NCCL .. 'UL_COMM_CUDA=nccl CUEMU_STREAMS=exchange', 'cuda chunks prefetch')
+  specs(2, NCCL .. 'UL_COMM_CUDA=nccl CUEMU_STREAMS=compute', 'cuda chunks prefetch collector')
+  specs(2, NCCL .. 'UL_COMM_CUDA=nccl CUEMU_STREAMS=exchange', 'cuda chunks prefetch collector')
   if not ('nccl'):find(pattern, 1, true) then return end
   for _, case in ipairs(dofile 'tests/dist/nccl.lua') do
     if case.apart then

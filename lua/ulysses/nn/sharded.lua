@@ -8,8 +8,6 @@ local module = require 'ulysses.nn.module'
 local raise = require 'ulysses.raise'
 local weight_parts = require 'ulysses.nn.weight_parts'
 
-local n_units = 0
-
 -- Sizes of the slices of n elements.
 local function sizes_of(n, group)
   local sizes, each, more = {}, math.floor(n / group.size), n % group.size
@@ -64,9 +62,9 @@ local Module = module.methods
 
 --- Shards the parameters over the ranks of a mesh, where it says shard = true: each keeps an equal
 --- slice of every one (of a part that tp ranks share, over mesh.replicas), and so of gradients and
---- of the optimizer's state. The parameters that are there now are one unit: they are gathered
---- together when an op needs one of them, and freed when those of another unit are needed. A block
---- of a model is a good unit. Before the optimizer is made. Returns the module.
+--- of the optimizer's state. The parameters that are there now are one unit: each is gathered when
+--- an op needs it, over NCCL before that, and all are freed when those of another unit are needed.
+--- A block of a model is a good unit. Before the optimizer is made. Returns the module.
 ---
 --- All ranks run the same ops in the same order. Parameters that are added later (adapters) stay
 --- whole.
@@ -79,7 +77,7 @@ function Module:shard(mesh)
     raise('shard: expected a mesh, got a %s', type(mesh))
   end
   if not mesh.shard or mesh.world.size == 1 then return self end
-  n_units = n_units + 1
+  local unit = core.sharded.unit()
   core.no_grad(core.scope, function()
     for _, parameter, owner, field in module.each_parameter(self) do
       if type(field) == 'number' then
@@ -88,7 +86,7 @@ function Module:shard(mesh)
       if parameter.grad and not slices[parameter] then
         raise('shard: %s has a gradient; shard it before', field)
       end
-      if not slices[parameter] then slice(parameter, owner, field, mesh, n_units) end
+      if not slices[parameter] then slice(parameter, owner, field, mesh, unit) end
       if slices[parameter] and not module.is_sliced(owner, field) then
         set(owner, field, parameter)
       end
