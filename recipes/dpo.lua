@@ -43,8 +43,8 @@ local recipe = ul.recipe 'dpo' {
 }
 
 recipe.limits = {
-  beta = { above = 0 }, smoothing = { least = 0, most = 0.5 }, epochs = { least = 1 },
-  ['lora.rank'] = { least = 0 }, ['lora.alpha'] = { above = 0 },
+  beta = { above = 0 }, smoothing = { least = 0, most = 0.5 },
+  ['lora.alpha'] = { above = 0 },
 }
 
 -- What is wrong is said before the model is there, for that takes long. Returns the data's files.

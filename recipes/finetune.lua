@@ -42,8 +42,8 @@ local recipe = ul.recipe 'finetune' {
 }
 
 recipe.limits = {
-  learn = { 'all', 'last' }, overlong = { 'drop', 'cut', 'refuse' }, epochs = { least = 1 },
-  ['lora.rank'] = { least = 0 }, ['lora.alpha'] = { above = 0 },
+  learn = { 'all', 'last' }, overlong = { 'drop', 'cut', 'refuse' },
+  ['lora.alpha'] = { above = 0 },
 }
 
 -- What is wrong is said before the model is there, for that takes long. Returns the data's files.

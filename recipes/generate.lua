@@ -34,8 +34,9 @@ local recipe = ul.recipe 'generate' {
 }
 
 recipe.limits = {
-  n = { least = 0 }, temperature = { least = 0 }, top_k = { least = 1 },
+  n = { least = 0, most = 2 ^ 30 }, temperature = { least = 0 }, top_k = { least = 1 },
   top_p = { above = 0, most = 1 }, min_p = { above = 0, most = 1 }, context = { least = 1 },
+  batch = { most = 2 ^ 12 },
 }
 
 -- Writes, and sees whether it was written: a disk may be full.

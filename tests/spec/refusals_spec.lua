@@ -151,6 +151,13 @@ describe('what is refused:', function()
       ['model.n_kv_heads=3'] = 'model.n_heads=2 is no multiple of model.n_kv_heads=3',
       ['steps=0'] = 'steps=0', ['held_out=1'] = 'held_out=1 leaves nothing',
       ['lr=-1'] = 'lr=%-1',
+      ['batch=1e12'] = 'batch=1000000000000 is too large; it is 1048576 at most',
+      ['seq_len=1e12'] = 'seq_len=1000000000000 is too large', ['model.dim=1e9'] = 'model.dim=',
+      ['model.n_layers=1e9'] = 'model.n_layers=1000000000 is too large; it is 4096 at most',
+      ['model.vocab=1e12'] = 'model.vocab=', ['model.ffn=1e12'] = 'model.ffn=',
+      ['model.rope_theta=0'] = 'model.rope_theta=0 is too small; it is above 0',
+      ['model.eps=-1'] = 'model.eps=%-1 is too small', ['sp=1e9'] = 'sp=1000000000 is too large',
+      ['tp=1e9'] = 'tp=1000000000 is too large', ['sample=1e12'] = 'sample=1000000000000 is too',
     } do
       local key, value = setting:match '^(.-)=(.*)$'
       assert.matches(sentence, refused(train { [key] = value }))

@@ -6,12 +6,21 @@ local refuse = require 'ulysses.refuse'
 local suggest = require 'ulysses.suggest'
 local value = require 'ulysses.recipe.value'
 
--- The least value of a number.
-local least = {
-  seq_len = 1, batch = 1, accumulate = 1, vocab = 1, dim = 1, n_layers = 1, n_heads = 1,
-  n_kv_heads = 1, head_dim = 1, ffn = 1, steps = 1, sp = 1, ring = 0, tp = 1, warmup = 0,
-  save_every = 0, keep = 1, log_every = 0, sample = 0, window = 0, lr = 0, weight_decay = 0,
-  clip = 0, held_out = 0, seed = 0,
+-- What a number may be. The most are far above what anybody has in mind: with more, a step would
+-- not begin within a day, or no tensor has room for the sizes.
+local limits = {
+  seq_len = { least = 1, most = 2 ^ 30 }, batch = { least = 1, most = 2 ^ 20 },
+  accumulate = { least = 1 }, vocab = { least = 1, most = 2 ^ 24 },
+  dim = { least = 1, most = 2 ^ 20 }, n_layers = { least = 1, most = 2 ^ 12 },
+  n_heads = { least = 1, most = 2 ^ 16 }, n_kv_heads = { least = 1, most = 2 ^ 16 },
+  head_dim = { least = 1, most = 2 ^ 16 }, ffn = { least = 1, most = 2 ^ 24 },
+  rope_theta = { above = 0 }, eps = { least = 0 }, window = { least = 0 },
+  rank = { least = 0, most = 2 ^ 16 }, epochs = { least = 1, most = 2 ^ 30 },
+  steps = { least = 1 }, warmup = { least = 0 }, save_every = { least = 0 }, keep = { least = 1 },
+  log_every = { least = 0 }, sample = { least = 0, most = 2 ^ 30 },
+  sp = { least = 1, most = 2 ^ 20 }, ring = { least = 0, most = 2 ^ 20 },
+  tp = { least = 1, most = 2 ^ 20 }, lr = { least = 0 }, weight_decay = { least = 0 },
+  clip = { least = 0 }, held_out = { least = 0 }, seed = { least = 0 },
 }
 local dtypes = { f32 = true, bf16 = true, f64 = true }
 
@@ -23,8 +32,8 @@ local function check_model(name, path, model)
     local whole, part = rawget(model, rule[1]), rawget(model, rule[2])
     local excused = rule[3] and rawget(model, rule[3])
     if whole and part and not excused and whole % part ~= 0 then
-      refuse('%s: %s%s=%g is no multiple of %s%s=%g', name, path, rule[1], whole, path, rule[2],
-             part)
+      refuse('%s: %s%s=%s is no multiple of %s%s=%s', name, path, rule[1], value.write(whole), path,
+             rule[2], value.write(part))
     end
   end
 end
@@ -43,8 +52,9 @@ local function check_loaded(recipe, cfg)
   end
 end
 
--- What a recipe itself says that one of its settings may be.
-local function check_own(name, path, given, limit)
+-- What one setting may be.
+local function check_one(name, path, given, limit)
+  local wrong, bound
   if limit[1] then
     for _, word in ipairs(limit) do
       if word == given then return end
@@ -52,11 +62,14 @@ local function check_own(name, path, given, limit)
     refuse("%s: %s='%s' is none of '%s'%s", name, path, tostring(given),
            table.concat(limit, "', '"), suggest(tostring(given), limit))
   elseif limit.least and given < limit.least then
-    refuse('%s: %s=%g is too small; it is %g at least', name, path, given, limit.least)
+    wrong, bound = 'small; it is %s at least', limit.least
   elseif limit.above and given <= limit.above then
-    refuse('%s: %s=%g is too small; it is above %g', name, path, given, limit.above)
+    wrong, bound = 'small; it is above %s', limit.above
   elseif limit.most and given > limit.most then
-    refuse('%s: %s=%g is too large; it is %g at most', name, path, given, limit.most)
+    wrong, bound = 'large; it is %s at most', limit.most
+  end
+  if wrong then
+    refuse('%s: %s=%s is too ' .. wrong, name, path, value.write(given), value.write(bound))
   end
 end
 
@@ -67,10 +80,8 @@ return function(recipe, cfg)
   local name = recipe.name
   for path, given in recipe:each(cfg) do
     local key, limit = path:match '[^.]+$', recipe.limits and recipe.limits[path]
-    if limit and given ~= nil then check_own(name, path, given, limit) end
-    if type(given) == 'number' and least[key] and given < least[key] then
-      refuse('%s: %s=%g is too small; it is %g at least', name, path, given, least[key])
-    end
+    if limit and given ~= nil then check_one(name, path, given, limit) end
+    if type(given) == 'number' and limits[key] then check_one(name, path, given, limits[key]) end
     if key == 'dtype' and given ~= nil and not dtypes[given] then
       refuse("%s: %s='%s'; parameters are f32, bf16 or f64", name, path, tostring(given))
     end
@@ -78,13 +89,13 @@ return function(recipe, cfg)
       refuse('%s: %s=0 makes all gradients nothing; one that is large (1e9) clips none', name, path)
     end
     if key == 'held_out' and given >= 1 then
-      refuse('%s: %s=%g leaves nothing to learn from', name, path, given)
+      refuse('%s: %s=%s leaves nothing to learn from', name, path, value.write(given))
     end
   end
   local batch, parts = rawget(cfg, 'batch'), rawget(cfg, 'accumulate')
   if batch and parts and parts > batch then
-    refuse('%s: accumulate=%g cuts a batch of %g rows into more parts than it has', name, parts,
-           batch)
+    refuse('%s: accumulate=%s cuts a batch of %s rows into more parts than it has', name,
+           value.write(parts), value.write(batch))
   end
   check_loaded(recipe, cfg)
   check_model(name, '', cfg)
