@@ -100,6 +100,8 @@ describe('a recipe', function()
     assert.equal(0, status, output)
     assert.equal('Once upon a time' .. expected .. '\n', output:sub(-17 - #expected))
     models.write(parent .. '/prompts', 'One\n\nTwo\nThree\n')
+    output = program.shell(command .. ('prompts=%s/prompts 2>/dev/null'):format(parent))
+    for line in output:gmatch '[^\n]+' do assert.is_string(json.decode(line).prompt) end
     output, status = program.shell(command .. ('prompts=%s/prompts out=%s/answers batch=2'):format(
       parent, parent))
     assert.equal(0, status, output)

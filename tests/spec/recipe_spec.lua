@@ -52,7 +52,9 @@ describe('recipe', function()
     ['tied=1'] = "toy: tied wants true or false, got '1'",
     ['steps'] = "toy: 'steps' is not of the form key=value",
     ['--steps=5'] = "toy: '--steps=5' is not of the form key=value; did you mean steps=5?",
-    ['--tied'] = "toy: '--tied' is not of the form key=value; did you mean tied=false?",
+    ['--tied'] = "toy: '--tied' is not of the form key=value; did you mean tied=true?",
+    ['--model.dimm=5'] = "toy: '--model.dimm=5' is not of the form key=value; did you mean "
+      .. "'model.dim'?",
     ['-x'] = "toy: '-x' is not of the form key=value",
     ['steps=2.5'] = "toy: steps wants a whole number (the default is 10; written as 10.0 it would "
       .. "take fractions), got '2.5'",
@@ -210,6 +212,26 @@ describe('recipe', function()
     assert.is_nil(getmetatable(plain.model))
     for line in (recipe.describe(kinds, kinds:configure()) .. '\n'):gmatch '(.-)\n' do
       assert.is_true(#line <= 100)
+    end
+  end)
+
+  it('knows options of other programs by the argument that follows', function()
+    local recipes = { llama3 = require 'recipes.llama3', finetune = require 'recipes.finetune' }
+    for words, meant in pairs {
+      ['llama3 --model some/where lr=1'] = '--model.-; did you mean model=some/where?',
+      ['llama3 --model=some/where'] = '--model=some/where.-; did you mean model=some/where?',
+      ['llama3 --seq-len 4K'] = '--seq%-len.-; did you mean seq_len=4K?',
+      ['llama3 --shard lr=1'] = '--shard.-; did you mean shard=true?',
+      ['llama3 --shard --sp 2'] = '--shard.-; did you mean shard=true?',
+      ['llama3 --stepz 9'] = "--stepz.-; did you mean 'steps'?",
+      ['finetune --model a;b'] = "--model.-; did you mean model='a;b'?",
+    } do
+      local list = {}
+      for word in words:gmatch '%S+' do list[#list + 1] = word end
+      local chosen = recipes[table.remove(list, 1)]
+      local ok, message = pcall(chosen.configure, chosen, list)
+      assert.is_false(ok)
+      assert.matches(meant, tostring(message))
     end
   end)
 

@@ -28,6 +28,12 @@ end
 
 local WIDTH = 100 -- of what is printed
 
+-- As a shell wants it.
+local function quote(text)
+  if not text:find '[%s\'"$`\\;&|<>()*?#]' then return text end
+  return "'" .. text:gsub("'", "'\\''") .. "'"
+end
+
 -- ---- what settings there are ----
 
 -- Lists the leaves in the order in which they are written (sorted where there is no source), as
@@ -176,14 +182,27 @@ local function wrong_type(self, leaf, given)
                                                value.hint(leaf.kind, tostring(given)))
 end
 
--- Applies 'key=value'; `seen` has what was set before. Refuses what does not fit.
-local function apply_argument(self, cfg, argument, seen)
+-- "; did you mean model=path?" for what is written as an option of other programs is: '--model',
+-- with its value behind a '=' or as the argument that follows.
+local function meant(self, argument, following)
+  local name, text = argument:match '^%-+([^=]+)=?(.*)$'
+  if not name then return '' end
+  name = name:gsub('-', '_')
+  local leaf, sentence = find_leaf(self, name)
+  if not leaf then return #name > 1 and sentence:match '; did you mean .*$' or '' end
+  local given = argument:find '=' and text
+    or following and not following:find '^%-' and not following:find '^[%w_.]+=' and following
+    or leaf.kind.name == 'boolean' and 'true' or value.write(leaf.default)
+  return ('; did you mean %s=%s?'):format(name, quote(given))
+end
+
+-- Applies 'key=value'; `seen` has what was set before, `following` is the next argument. Refuses
+-- what does not fit.
+local function apply_argument(self, cfg, argument, seen, following)
   local path, text = argument:match '^([^=]+)=(.*)$'
   if not path or path:sub(1, 1) == '-' then
-    local bare = argument:match '^%-+([^=]+)'
-    local meant = bare and self.leaf_at[bare] and ('; did you mean %s=%s?'):format(
-      bare, text or value.write(self.leaf_at[bare].default)) or ''
-    refuse("%s: '%s' is not of the form key=value%s", self.name, argument, meant)
+    refuse("%s: '%s' is not of the form key=value%s", self.name, argument,
+           meant(self, argument, following))
   end
   local leaf, sentence = find_leaf(self, path)
   if not leaf then refuse('%s', sentence) end
@@ -249,7 +268,9 @@ function Recipe:configure(overrides)
     local path = not self.leaf_at.config and argument:match '^config=(.*)$'
     if path then apply_file(self, cfg, path) else arguments[#arguments + 1] = argument end
   end
-  for _, argument in ipairs(arguments) do apply_argument(self, cfg, argument, seen) end
+  for i, argument in ipairs(arguments) do
+    apply_argument(self, cfg, argument, seen, arguments[i + 1])
+  end
   return cfg
 end
 
@@ -285,12 +306,6 @@ function Recipe:listing(cfg, prefix)
     end
   end
   return table.concat(lines, '\n')
-end
-
--- As a shell wants it.
-local function quote(text)
-  if not text:find '[%s\'"$`\\;&|<>()*?#]' then return text end
-  return "'" .. text:gsub("'", "'\\''") .. "'"
 end
 
 -- Whether a table has other values than these, in the folder that its `path` names.
@@ -371,8 +386,8 @@ function Recipe:help()
 end
 
 --- Ends a recipe's file. Where the file runs as a script, reads the command line, prints the
---- settings and calls train(cfg), or run(cfg) of a recipe that trains nothing; where it is
---- required, does nothing. Returns the recipe.
+--- settings and calls train(cfg), or run(cfg) of a recipe that trains nothing, whose settings go to
+--- stderr; where it is required, does nothing. Returns the recipe.
 ---@return Recipe
 function Recipe:main()
   if not arg or arg[0] ~= self.path then return self end
@@ -388,8 +403,9 @@ function Recipe:main()
     refuse("--plan: '%s' trains nothing, and what is planned is a step of training", self.name)
   end
   if not go then raise("recipe '%s': it has no function train(cfg)", self.name) end
-  print(self:describe(cfg))
-  io.flush() -- before what may be refused
+  local out = self.train and io.stdout or io.stderr -- what it has to say may go into a file
+  out:write(self:describe(cfg), '\n')
+  out:flush() -- before what may be refused
   check_limits(self, cfg)
   go(cfg)
   return self
