@@ -250,7 +250,9 @@ end
 local function use_globals()
   environment = _G
   setmetatable(_G, {
-    __index = function(_, name) return variables and (variables:get(name)) or nil end,
+    __index = function(_, name)
+      if variables then return (variables:get(name)) end
+    end,
     __names = function() return variables and variables:names() or {}, nil end,
   })
 end

@@ -130,29 +130,23 @@ describe('the prompt', function()
     file:close()
   end)
 
-  it('explains', function()
+  it('explains, and ends, in words from here and from elsewhere', function()
     open()
-    assert.matches('matmul%(', answer '?matmul')
-    assert.matches('ul.lora.add ', answer '?lora')
-    assert.matches('ul.generate ', answer '?g')
     answer 'my_model = ul.nn.Linear(2, 2)'
-    assert.matches('ul.nn.Linear%(', answer '?my_model')
-    assert.matches(':continue', answer ':help')
-    assert.matches("did you mean 'locals'", answer ':local')
-    terminal:enter ':quit'
-    assert.equal(0, terminal:ended())
-  end)
-
-  it('takes help() and exit() for what they are elsewhere', function()
-    open()
-    assert.matches(':continue', answer 'help()')
-    assert.matches('matmul%(', answer "help('matmul')")
-    assert.matches('ul.nn.Linear%(', answer 'help(ul.nn.Linear)')
-    answer 'help, exit = 5, 6'
-    assert.equal('5\n', answer 'help')
-    assert.equal('6\n', answer 'exit')
-    terminal:enter 'quit()'
-    assert.equal(0, terminal:ended())
+    for _, case in ipairs {
+      { '?matmul', 'matmul%(' }, { '?lora', 'ul.lora.add ' }, { '?g', 'ul.generate ' },
+      { '?my_model', 'ul.nn.Linear%(' }, { ':help', ':continue' },
+      { ':local', "did you mean 'locals'" }, { 'help()', ':continue' },
+      { "help('matmul')", 'matmul%(' }, { 'help(ul.nn.Linear)', 'ul.nn.Linear%(' },
+      { 'help, exit = 5, 6', '^$' }, { 'help', '^5\n$' }, { 'exit', '^6\n$' },
+    } do
+      assert.matches(case[2], (answer(case[1])))
+    end
+    for _, word in ipairs { ':quit', 'quit()', 'exit' } do
+      open()
+      terminal:enter(word)
+      assert.equal(0, terminal:ended())
+    end
   end)
 
   it('shows the variables where an error was', function()
@@ -160,6 +154,8 @@ describe('the prompt', function()
     assert.matches("in function 'f'", answer 'function f(a) local b = a + 1; return a.x.y end f(5)')
     assert.equal('a = 5\nb = 6\n', answer ':locals')
     assert.equal('6\n', answer 'b')
+    answer 'function f() local off, b = false, 3 error "x" end f()'
+    assert.equal('false\n', answer 'off')
     answer 'N = nn.class "N"'
     answer 'function N:forward() local inner = 7 local y = ul.ones(2):matmul(3) return y end'
     assert.matches('matmul', answer 'N()()')
