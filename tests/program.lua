@@ -10,6 +10,10 @@ for folder in package.cpath:gmatch '([^;]+)/%?%.so' do
   end
 end
 
+if not program.path then
+  error('there is no ulysses-lua beside the module of LUA_CPATH, ' .. package.cpath, 0)
+end
+
 --- Output (errors too) and exit status of a shell command with $P for the program.
 ---@param command string
 ---@return string output
@@ -38,6 +42,13 @@ function program.run(text, arguments, environment)
                                                       arguments or ''))
   os.remove(name)
   return output:gsub(name:gsub('%W', '%%%0'), 'script.lua'), status
+end
+
+--- Fails where ranks cannot be started: skipped, what several of them do would go untested unseen.
+function program.needs_mpirun()
+  if os.execute 'mpirun --version 2>/dev/null | grep -q "Open MPI"' ~= 0 then
+    error('there is no mpirun of Open MPI (Debian: apt install openmpi-bin)', 0)
+  end
 end
 
 return program

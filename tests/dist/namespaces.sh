@@ -11,7 +11,7 @@
 #
 # Whatever happens, nothing is left: all of it lives in a process namespace, and ends with this
 # process (also by SIGKILL). A user who is not root is root in a user namespace, where the system
-# allows those. Status 77, and one sentence: this system allows none of it.
+# allows those. Status 77, and one sentence: this system allows none of it; 1: a program is missing.
 PATH=$PATH:/usr/sbin:/sbin
 
 unavailable() {
@@ -21,7 +21,9 @@ unavailable() {
 
 if [[ $1 != --inside ]]; then
     for program in unshare nsenter ip tc; do
-        command -v $program >/dev/null || unavailable "there is no program $program"
+        command -v $program >/dev/null && continue
+        echo "namespaces.sh: there is no program $program (Debian: apt install iproute2 util-linux)"
+        exit 1
     done
     spaces=(unshare --fork --pid --kill-child --mount-proc --mount --net --uts)
     [[ $(id -u) == 0 ]] || spaces+=(--user --map-root-user)

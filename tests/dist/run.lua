@@ -4,7 +4,8 @@
 --   luajit tests/dist/run.lua [part of the names of specs; faults; hosts]
 --
 -- Where UL_CUDA_BACKEND is set, ranks that share a GPU instead, which tests/cuemu pretends.
--- Where there is no mpirun, everything is skipped.
+-- UL_TEST_LIMIT: seconds that the specs on so many ranks may take together (300); what is shorter
+-- has a part of that.
 local passed, failed, skipped = 0, 0, 0
 local pattern = arg[1] or ''
 
@@ -16,14 +17,21 @@ local function shell(command)
   return output, tonumber(status)
 end
 
+local LIMIT = tonumber((os.getenv 'UL_TEST_LIMIT' or '300'):match '^[1-9]%d*$')
+if not LIMIT then
+  print(("dist: UL_TEST_LIMIT must be whole seconds, not '%s'"):format(os.getenv 'UL_TEST_LIMIT'))
+  print '0 passed, 1 failed, 0 skipped'
+  os.exit(1)
+end
+
 local interpreter = arg[-1]
 local settings = 'OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UL_THREADS=1 '
   .. 'OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none '
 
---- Runs a Lua file on so many ranks, for so many seconds at most.
-local function ranks(n, environment, file, seconds)
+--- Runs a Lua file on so many ranks, for this part of the limit at most.
+local function ranks(n, environment, file, part)
   return shell(('%s %s timeout -k 5 %d mpirun --oversubscribe -np %d %s %s'):format(
-    settings, environment, seconds, n, interpreter, file))
+    settings, environment, math.ceil(part * LIMIT), n, interpreter, file))
 end
 
 local function report(title, ok, output)
@@ -37,6 +45,18 @@ end
 
 -- ---- specs ----
 
+-- Where the ranks of a job are that has come to no end, a line each.
+local function places_in(folder, n)
+  local lines = {}
+  for rank = 0, n - 1 do
+    local file = io.open(folder .. '/' .. rank)
+    local place = file and file:read '*a' or 'has not begun'
+    lines[#lines + 1] = ('  rank %d: %s\n'):format(rank, place)
+    if file then file:close() end
+  end
+  return table.concat(lines)
+end
+
 -- Those of these names, or all.
 local function specs(n, environment, names)
   local list = {}
@@ -46,14 +66,21 @@ local function specs(n, environment, names)
     if wanted and name:find(pattern, 1, true) then list[#list + 1] = name end
   end
   if #list == 0 then return end
-  local output, status = ranks(n, 'UL_COMM_CHECK=1 UL_COMM_TIMEOUT=20 ' .. environment,
-                               'tests/dist/rank.lua ' .. table.concat(list, ' '), 300)
+  local folder = shell 'mktemp -d':gsub('\n', '')
+  local begun = os.time()
+  local output, status = ranks(n, 'UL_COMM_CHECK=1 UL_COMM_TIMEOUT=20 UL_TEST_PLACES=' .. folder
+                               .. ' ' .. environment,
+                               'tests/dist/rank.lua ' .. table.concat(list, ' '), 1)
   local good, bad = output:match '(%d+) passed, (%d+) failed, 0 skipped'
   passed, failed = passed + (good or 0), failed + (bad or 1)
   if status ~= 0 or bad ~= '0' then
     if bad == '0' then failed = failed + 1 end
-    print(('dist: %d ranks %s, exit %d:\n%s'):format(n, environment, status, output:sub(-4000)))
+    local over = os.time() - begun >= LIMIT
+    print(('dist: %d ranks %s, exit %d%s:\n%s%s'):format(
+      n, environment, status, over and (', not done in %d s'):format(LIMIT) or '',
+      output:sub(-4000), bad and '' or places_in(folder, n)))
   end
+  shell('rm -r ' .. folder)
 end
 
 -- ---- faults ----
@@ -65,9 +92,10 @@ local function fault(case)
   file:close()
   local output, status
   if case.ranks then
-    output, status = ranks(case.ranks, case.environment or '', name, 90)
+    output, status = ranks(case.ranks, case.environment or '', name, 0.3)
   else
-    output, status = shell(('%s timeout -k 5 90 %s %s'):format(case.environment, interpreter, name))
+    output, status = shell(('%s timeout -k 5 %d %s %s'):format(
+      case.environment, math.ceil(0.3 * LIMIT), interpreter, name))
   end
   os.remove(name)
   shell(('rm -rf %s.run'):format(name)) -- the folder of a case that has one
@@ -87,8 +115,9 @@ local function start(case, program)
   file:write("local ul = require 'ulysses'\n", case.script)
   file:close()
   local options = case.options or '--ranks 4 --hosts a:2,b:2'
-  case.pipe = io.popen(('(UL_THREADS=1 %s timeout -k 5 120 %s %s %s %s) 2>&1; echo "=$?"'):format(
-    case.environment or '', options:find 'hosts' and NAMESPACES or '', program, options,
+  case.pipe = io.popen(('(UL_THREADS=1 %s timeout -k 5 %d %s %s %s %s) 2>&1; echo "=$?"'):format(
+    case.environment or '', math.ceil(0.4 * LIMIT),
+    options:find 'hosts' and NAMESPACES or '', program, options,
     case.input and '- <' .. case.file or case.file))
 end
 
@@ -108,9 +137,10 @@ end
 local function hosts()
   local cases, program = dofile 'tests/dist/hosts.lua'
   local output, status = shell(NAMESPACES .. ' true')
-  if not program or status == 77 then
-    skipped = skipped + #cases
-    print('dist: ' .. (program and output:gsub('\n', '') or 'no program beside the module'))
+  if status ~= 0 then
+    local forbidden = status == 77 -- by the system; what is missing can be installed
+    skipped, failed = skipped + (forbidden and #cases or 0), failed + (forbidden and 0 or 1)
+    print('dist: ' .. output:gsub('\n', ''))
     return
   end
   for _, case in ipairs(cases) do start(case, program) end
@@ -142,8 +172,8 @@ local function apart(case)
       rank = rank, size = case.apart, port = 20000 + os.time() % 20000,
     })
     command[#command + 1] = ('%s UL_THREADS=1 CUEMU_DEVICES=8 UL_CUDA_LIB_PATH=build/release/fake '
-      .. '%s timeout -k 5 60 %s --device cuda %s & p%d=$!'):format(
-      launcher, case.environment or '', program, name, rank)
+      .. '%s timeout -k 5 %d %s --device cuda %s & p%d=$!'):format(
+      launcher, case.environment or '', math.ceil(0.2 * LIMIT), program, name, rank)
   end
   for rank = 0, case.apart - 1 do
     command[#command + 1] = ('wait $p%d; echo "rank %d: $?"'):format(rank, rank)
@@ -153,6 +183,7 @@ local function apart(case)
   os.remove(name)
   if case.needs and output:find('no ' .. case.needs, 1, true) then
     skipped = skipped + 1
+    print(('dist: %s: skipped, there is no %s'):format(case.name, case.needs))
     return
   end
   local good = not output:find ': 124\n' and os.time() - begun < 20
@@ -177,9 +208,9 @@ local function nccl()
   end
 end
 
-if select(2, shell 'mpirun --version') ~= 0 then
-  skipped = 1
-  print 'dist: there is no mpirun'
+if select(2, shell 'mpirun --version | grep "Open MPI"') ~= 0 then
+  failed = 1
+  print 'dist: there is no mpirun of Open MPI (Debian: apt install openmpi-bin)'
 elseif os.getenv 'UL_CUDA_BACKEND' then
   specs(1, 'UL_TEST_DEVICE=cuda:0', 'cuda groups')
   specs(2, 'UL_TEST_DEVICE=cuda:0', 'cuda groups tp ulysses')

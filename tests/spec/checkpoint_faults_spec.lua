@@ -112,7 +112,6 @@ describe('a checkpoint', function()
   end)
 
   it('outlives the program, killed at any step', function()
-    if not program.path then return pending 'no program beside the module' end
     local count = count_steps()
     local outcomes = {}
     for n = 1, count do
@@ -147,7 +146,6 @@ describe('a checkpoint', function()
   end)
 
   it('that was being replaced when the program was killed is there', function()
-    if not program.path then return pending 'no program beside the module' end
     local save = [[
       local model = checkpoints.model(1)
       ul.checkpoint.save(folder, 1, { model = model, optim = ul.optim.sgd(model) })
@@ -173,7 +171,6 @@ describe('a checkpoint', function()
   end)
 
   it('is finished before Ctrl-C is an error', function()
-    if not program.path then return pending 'no program beside the module' end
     local output = program.shell(lua [[
       local core, ffi = require 'ulysses.core', require 'ffi'
       ffi.cdef 'int raise(int);'
@@ -203,7 +200,6 @@ describe('a checkpoint', function()
   end)
 
   it('outlives a limit on the size of files', function()
-    if not program.path then return pending 'no program beside the module' end
     checkpoints.run(folder, 1, { width = 2000 })
     local output, status = program.shell('ulimit -f 32; ' .. lua [[
       print(select(2, pcall(checkpoints.run, folder, 2, { width = 2000 })))
@@ -226,7 +222,6 @@ describe('a checkpoint', function()
     end
 
     local function try(disk, code)
-      if not program.path then return nil end
       local output, status = on_disk(disk, 'print "mounted"\n' .. code)
       local rest = output:match '^mounted\n(.*)$'
       if rest then assert.equal(0, status, output) end

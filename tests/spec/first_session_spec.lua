@@ -19,10 +19,6 @@ end
 
 describe('a first session', function()
   it('defines and trains a model, and is not lost at Ctrl-C', function()
-    if not program.path then
-      pending 'no program beside the module'
-      return
-    end
     local state = os.tmpname()
     os.remove(state)
     local terminal = pty.start(('unset LD_PRELOAD; XDG_STATE_HOME=%s TERM=xterm NO_COLOR=1 %s')

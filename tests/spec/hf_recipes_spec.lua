@@ -192,9 +192,7 @@ describe('a recipe', function()
   end
 
   it('teaches a model answers, with all its weights or adapters, on two ranks as on one', function()
-    if os.execute 'mpirun --version 2>/dev/null | grep -q "Open MPI"' ~= 0 then
-      return pending 'no mpirun of Open MPI'
-    end
+    program.needs_mpirun()
     local base = base_model()
     local plain = ul.hf.load(base):state()
     for _, kind in ipairs { '', 'lora.rank=4', 'lora.rank=4 merge=true overlong=cut' } do
@@ -226,9 +224,7 @@ describe('a recipe', function()
   end
 
   it('teaches a model what is preferred, on two ranks as on one', function()
-    if os.execute 'mpirun --version 2>/dev/null | grep -q "Open MPI"' ~= 0 then
-      return pending 'no mpirun of Open MPI'
-    end
+    program.needs_mpirun()
     local base, data = base_model(), pairs_file()
     for _, kind in ipairs { '', 'lora.rank=4' } do
       local results, said = {}, {}

@@ -10,14 +10,12 @@ local small = 'recipes/llama3.lua seq_len=64 steps=2 out= log_every=0 sample=0 m
 
 -- The output of the program with these arguments.
 local function planned(arguments, environment)
-  if not program.path then pending 'no program beside the module' end
   local output, status = program.shell((environment or '') .. ' $P ' .. arguments)
   assert.equal(0, status, output)
   return output
 end
 
 local function refused(arguments)
-  if not program.path then pending 'no program beside the module' end
   local output, status = program.shell('$P ' .. arguments)
   assert.equal(1, status, output)
   return output
@@ -153,9 +151,7 @@ describe('--plan', function()
   ]]
 
   it('sends what ranks send', function()
-    if os.execute 'mpirun --version 2>/dev/null | grep -q "Open MPI"' ~= 0 then
-      return pending 'no mpirun of Open MPI'
-    end
+    program.needs_mpirun()
     local name = os.tmpname()
     finally(function() os.remove(name) end)
     local file = io.open(name, 'w')
@@ -274,7 +270,6 @@ describe('a script that is planned', function()
     ['makes all on cuda'] = "local device = 'cuda'",
   } do
     it(name .. ', and computes and writes nothing', function()
-      if not program.path then pending 'no program beside the module' end
       local output, status, there = planned_in_folder(script:format(devices))
       assert.equal(0, status, output)
       assert.matches('^meta\tmeta\n', output)
@@ -284,7 +279,6 @@ describe('a script that is planned', function()
   end
 
   it('may be given a device that is no matter, before or behind --plan', function()
-    if not program.path then pending 'no program beside the module' end
     local text = script:format 'local device'
     for _, options in ipairs { '--device cpu', '--device cuda' } do
       local output, status, there = planned_in_folder(text, options)

@@ -4,10 +4,6 @@ local program = require 'tests.program'
 local run, shell = program.run, program.shell
 
 describe('ulysses-lua', function()
-  before_each(function()
-    if not program.path then pending 'no program beside the module' end
-  end)
-
   it('runs a script with its arguments', function()
     local output, status = run('print(arg[0], arg[1], ...)', 'a "b c"')
     assert.equal('script.lua\ta\ta\tb c\n', output)

@@ -6,12 +6,10 @@ local CTRL_C, CTRL_D, CTRL_P, TAB = '\3', '\4', '\16', '\t'
 local PROMPT = 'ul> $'
 
 describe('the prompt over several ranks', function()
-  local is_there = os.execute 'mpirun --version 2>/dev/null | grep -q "Open MPI"' == 0
   local folder, terminal
 
   before_each(function()
-    if not program.path then pending 'no program beside the module' end
-    if not is_there then pending 'no mpirun of Open MPI' end
+    program.needs_mpirun()
     folder = os.tmpname()
     os.remove(folder)
     os.execute('mkdir ' .. folder)

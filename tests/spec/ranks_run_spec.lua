@@ -51,13 +51,12 @@ end
 -- On cuda that is minutes under emulation; tests/dist/cuda_spec.lua has ranks there.
 describe('a recipe on two ranks #cpu', function()
   local undisturbed
-  local is_there = os.execute 'mpirun --version 2>/dev/null | grep -q "Open MPI"' == 0
 
   setup(function()
     folder = os.tmpname()
     os.remove(folder)
     core.folder_make(folder)
-    if not program.path or not is_there then return end
+    program.needs_mpirun()
     local output, status = shell(command 'undisturbed')
     assert.equal(0, status, output)
     for _, line in ipairs { 'first loss', 'held%-out loss', 'a sample:', 'the report:' } do
@@ -66,10 +65,6 @@ describe('a recipe on two ranks #cpu', function()
     undisturbed = state_of 'undisturbed'
   end)
   teardown(function() core.path_remove(folder) end)
-  before_each(function()
-    if not program.path then pending 'no program beside the module' end
-    if not is_there then pending 'no mpirun of Open MPI' end
-  end)
 
   -- Goes on where it was stopped, and comes to what it would have come to.
   local function goes_on(name)

@@ -41,10 +41,6 @@ local WAIT = 'i=0; until [ "$(cat pids 2>/dev/null | wc -l)" = 3 ] || [ $((i += 
 local LEFT = '; sleep 0.3; for p in $(cat pids); do ps -o stat= -p $p; done | grep -vc ^Z'
 
 describe('ulysses-lua --ranks', function()
-  before_each(function()
-    if not program.path then pending 'no program beside the module' end
-  end)
-
   local function refuses(sentence, arguments)
     assert.same({ 'ulysses-lua: ' .. sentence .. '\n', 1 }, { shell('$P ' .. arguments) })
   end
@@ -87,11 +83,8 @@ describe('ulysses-lua --ranks', function()
 end)
 
 describe('ranks', function()
-  local is_there = os.execute 'mpirun --version 2>/dev/null | grep -q "Open MPI"' == 0
-
   before_each(function()
-    if not program.path then pending 'no program beside the module' end
-    if not is_there then pending 'no mpirun of Open MPI' end
+    program.needs_mpirun()
   end)
 
   it('run a script with its arguments; rank 0 prints', function()

@@ -60,10 +60,6 @@ describe('what is refused:', function()
     os.execute('mkdir ' .. folder)
   end)
   after_each(function() os.execute('rm -rf ' .. folder) end)
-  if not program.path then
-    pending 'no program beside the module'
-    return
-  end
 
   it('a missing file', function()
     assert.matches("no file '/nowhere.txt'", refused(train { data = '/nowhere.txt' }))

@@ -202,7 +202,6 @@ describe('report', function()
                      tostring(refusal))
     end
     local program = require 'tests.program'
-    if not program.path then pending 'no program beside the module' end
     local output, status = program.shell('$P --report ' .. folder)
     assert.equal(1, status)
     assert.matches("^ulysses%-lua: report: '[^\n]*\n$", output)

@@ -91,16 +91,12 @@ describe('a run', function()
     local file = io.open(folder .. '/script.lua', 'w')
     file:write(script)
     file:close()
-    if not program.path then return end
     local output, status = run 'undisturbed'
     assert.matches('^done: 40 losses, first 5%.5', output)
     assert.equal(0, status)
     undisturbed = state_of 'undisturbed'
   end)
   teardown(function() core.path_remove(folder) end)
-  before_each(function()
-    if not program.path then pending 'no program beside the module' end
-  end)
 
   it('is the same as if it had never been killed', function()
     -- Ten times at some step that changes the disk, in the midst of a save mostly, ...

@@ -55,9 +55,7 @@ describe('sharded weights', function()
   end)
 
   it('give the losses of a recipe on two ranks #cpu', function()
-    if not program.path or os.execute 'mpirun --version 2>/dev/null | grep -q "Open MPI"' ~= 0 then
-      return pending 'no program, or no Open MPI'
-    end
+    program.needs_mpirun()
     local losses = {}
     for i, shard in ipairs { 'false', 'true' } do
       local output, status = program.shell((
