@@ -59,6 +59,17 @@ describe('a loaded model', function()
     end)
   end
 
+  it('writes the same where layers are computed again, or wait off the device', function()
+    local name, golden = next(models.golden)
+    local model = model_of(name)
+    finally(function() model.recompute, model.offload = false, false end)
+    for _, way in ipairs { 'recompute', 'offload' } do
+      model.recompute, model.offload = way == 'recompute', way == 'offload'
+      assert.same(golden.greedy, model:generate(models.rows(), greedy { n = models.NEW,
+                                                                        context = 128 }), way)
+    end
+  end)
+
   it('writes the same with the cache for 256 tokens, beyond the window too', function()
     for _, name in ipairs { 'llama31', 'mistral', 'qwen2' } do
       local model, prompt = model_of(name), { 3, 1, 4, 1, 5, 9, 2, 6 }

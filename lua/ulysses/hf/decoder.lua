@@ -122,11 +122,8 @@ function Decoder:hidden(inputs, positions, docs, cache)
   local angles = rope.table(c.rope, c.head_dim, positions, tokens, x:dtype())
   local call = self.offload and ul.offload or self.recompute and ul.recompute
   for i, block in ipairs(self.layers) do
-    if call then
-      x = call(block, x, angles, docs)
-    else
-      x = block(x, angles, docs, cache and cache:layer(i))
-    end
+    local kept = cache and cache:layer(i)
+    if call then x = call(block, x, angles, docs, kept) else x = block(x, angles, docs, kept) end
   end
   return self.norm(x)
 end
