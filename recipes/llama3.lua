@@ -12,10 +12,11 @@ local recipe = ul.recipe 'llama3' {
             tied = false,          -- whether embedding and head are one matrix
             path = ul.none 'string' }, -- a folder as downloaded: its model and tokenizer go on
   data = ul.data.sample(),         -- a file of text, or a pattern: 'docs/*.md'
-  tokenizer = 'bytes',
+  tokenizer = ul.none 'string',    -- its folder, or 'bytes'; without: that of the model, or bytes
   held_out = 0.05,                 -- the share of the text, at its end, kept for the test
   seq_len = 256, batch = 4,        -- tokens in a row; rows in a step
   accumulate = 1,                  -- parts that a step is done in, to save memory
+  recompute = false,               -- backward computes layers again: less memory, a third more time
   offload = false,                 -- inputs of layers and AdamW's state wait off the device
   sp = 1,                          -- ranks that share each sequence (--ranks); others share rows
   ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
@@ -24,7 +25,8 @@ local recipe = ul.recipe 'llama3' {
   steps = 800, lr = 1.4e-3,
   warmup = 50,                     -- steps in which lr rises; then it falls to a tenth
   clip = 1.0,                      -- the largest norm of a step's gradient
-  weight_decay = 0.1, dtype = 'f32', seed = 1,
+  weight_decay = 0.1, seed = 1,
+  dtype = ul.none 'string',        -- of the weights; without: that of the model's folder, or f32
   out = 'runs/llama3',             -- where the run is kept and resumed; '' keeps nothing
   save_every = 100, keep = 2,      -- steps between checkpoints; how many stay
   save = ul.none 'string',         -- a folder for the model at the end, which Transformers loads
@@ -93,7 +95,8 @@ function Llama:hidden(inputs, positions, docs, cache)
   local x, head_dim = self.embed(inputs), self.layers[1].attention.head_dim
   positions = self.mesh.tp:all_gather(positions, { dim = -1 })
   local rope = F.rope_table(positions, head_dim, { theta = self.rope_theta, dtype = x:dtype() })
-  local call = self.offload and ul.offload or function(block, ...) return block(...) end
+  local call = self.offload and ul.offload or self.recompute and ul.recompute
+    or function(block, ...) return block(...) end
   for i, block in ipairs(self.layers) do
     x = call(block, x, rope, docs, cache and cache:layer(i))
   end
@@ -129,14 +132,18 @@ local function new_model(cfg, Model)
     return model, tokenizer
   end
   ranks.heads = cfg.model.n_heads
-  return (Model or Llama)(cfg.model, ul.mesh(ranks)):to(cfg.dtype):init_weights { seed = cfg.seed }
+  return (Model or Llama)(cfg.model, ul.mesh(ranks)):to(cfg.dtype or 'f32')
+    :init_weights { seed = cfg.seed }
 end
 
 function recipe.train(cfg, Model)
-  if cfg.save then ul.hf.check_folder(cfg.save, 'model', cfg.model.path or cfg.tokenizer) end
+  if cfg.save then
+    ul.hf.check_folder(cfg.save, 'model', cfg.tokenizer or cfg.model.path or 'bytes')
+  end
   local model, tokenizer = new_model(cfg, Model)
   local mesh = model.mesh
-  model.offload, tokenizer = cfg.offload, tokenizer or cfg.tokenizer
+  model.recompute, model.offload = cfg.recompute, cfg.offload
+  tokenizer = cfg.tokenizer or tokenizer or 'bytes'
   local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay,
                                         offload = cfg.offload })
   local text = ul.data.read(cfg.data):tokenize(tokenizer)

@@ -14,10 +14,11 @@ local recipe = ul.recipe 'mistral' {
             tied = false,          -- whether embedding and head are one matrix
             path = ul.none 'string' }, -- a folder as downloaded: its model and tokenizer go on
   data = ul.data.sample(),         -- a file of text, or a pattern: 'docs/*.md'
-  tokenizer = 'bytes',
+  tokenizer = ul.none 'string',    -- its folder, or 'bytes'; without: that of the model, or bytes
   held_out = 0.05,                 -- the share of the text, at its end, kept for the test
   seq_len = 256, batch = 4,        -- tokens in a row; rows in a step
   accumulate = 1,                  -- parts that a step is done in, to save memory
+  recompute = false,               -- backward computes layers again: less memory, a third more time
   offload = false,                 -- inputs of layers and AdamW's state wait off the device
   sp = 1,                          -- ranks that share each sequence (--ranks); others share rows
   ring = 0,                        -- parts of sp in a ring; 0: as few as there must be
@@ -26,7 +27,8 @@ local recipe = ul.recipe 'mistral' {
   steps = 800, lr = 1.4e-3,
   warmup = 50,                     -- steps in which lr rises; then it falls to a tenth
   clip = 1.0,                      -- the largest norm of a step's gradient
-  weight_decay = 0.1, dtype = 'f32', seed = 1,
+  weight_decay = 0.1, seed = 1,
+  dtype = ul.none 'string',        -- of the weights; without: that of the model's folder, or f32
   out = 'runs/mistral',            -- where the run is kept and resumed; '' keeps nothing
   save_every = 100, keep = 2,      -- steps between checkpoints; how many stay
   save = ul.none 'string',         -- a folder for the model at the end, which Transformers loads

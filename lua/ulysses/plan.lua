@@ -316,6 +316,7 @@ local function variants(self)
     list[#list + 1], all[name] = { { [name] = value }, n }, value
   end
   if config.shard == false and ranks > 1 then try('shard', true, ranks) end
+  if config.recompute == false then try('recompute', true, ranks) end
   if config.offload == false then try('offload', true, ranks) end
   if type(config.sp) == 'number' then
     try('sp', 2 * config.sp, 2 * ranks)

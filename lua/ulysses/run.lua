@@ -133,8 +133,19 @@ local function leave_step(self)
   close_step(self) -- last: only a step that is open is left once more
 end
 
+-- Positions that a loaded model has never seen say nothing to it at first.
+local function compare_length(self)
+  local settings, length = self.model.settings, self.data.length
+  local most = type(settings) == 'table' and settings.max_tokens
+  if most and length and length > most and agree.is_first(self.group) then
+    log.say('rows of %d tokens are longer than the %d that the model is meant for '
+            .. '(max_position_embeddings of its config.json)', length, most)
+  end
+end
+
 local function begin(self)
   self.begun = true
+  compare_length(self)
   if self.optim then
     function self.optim.loss_of_step() return self.batch and self.batch:loss() or 0 end
   end

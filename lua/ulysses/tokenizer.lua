@@ -319,7 +319,10 @@ function tokenizer.resolve(caller, what)
   if what == 'bytes' then return bytes end
   if getmetatable(what) == Tokenizer then return what:functions() end
   if type(what) == 'table' then return what end
-  if type(what) ~= 'string' then
+  if what == nil then
+    refuse("%s: no tokenizer is named, and the model's folder has none: tokenizer=path, or bytes",
+           caller)
+  elseif type(what) ~= 'string' then
     raise('%s: expected the name of a tokenizer or a table, got a %s', caller, type(what))
   end
   if loaded[what] then return loaded[what]:functions() end

@@ -74,6 +74,36 @@ describe('a recipe', function()
     end
   end)
 
+  it('goes on with dtype and tokenizer of a folder, or with those that are named', function()
+    local folder, more = parent .. '/known', { model = parent .. '/known', steps = 1 }
+    local made = require('tests.small_tokenizers')
+    local cfg = llama3:configure { model = small, 'model.vocab=1K' }.model
+    ul.hf.save(folder, llama3.model(cfg), 'bytes', { settings = cfg, dtype = 'bf16',
+                                                     max_tokens = 16 })
+    models.write(folder .. '/tokenizer.json', made.made(made.golden[1]))
+    local function trained(given)
+      for key, value in pairs(more) do given[key] = value end
+      local model, run, said = quietly(llama3.train, llama3:configure(settings(given)))
+      return model:parameters()[1]:dtype(), run.data.corpus.n, said
+    end
+    local dtype, tokens = trained {}
+    assert.equal('bf16', dtype)
+    local other, bytes = trained { dtype = 'f32', tokenizer = 'bytes', recompute = true }
+    assert.equal('f32', other)
+    assert.is_true(bytes > tokens)
+    assert.error_matches(function() trained { tokenizer = 'nowhere' } end, "no tokenizer 'nowhere'")
+    local output = program.shell(("$P recipes/llama3.lua data='%s' model=%s seq_len=32 batch=2 "
+      .. 'steps=1 out= sample=0'):format(text, folder))
+    assert.matches('rows of 32 tokens are longer than the 16 that the model is meant for', output)
+  end)
+
+  it('computes layers again where it is told to, to the same end', function()
+    local plain = quietly(llama3.train, llama3:configure(settings { model = small }))
+    local again = quietly(llama3.train, llama3:configure(settings { model = small,
+                                                                    recompute = true }))
+    same_weights(plain, again)
+  end)
+
   it('takes model=folder for model.path', function()
     local cfg = llama3:configure { 'model=some/where', 'steps=3' }
     assert.equal('some/where', cfg.model.path)

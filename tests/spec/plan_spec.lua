@@ -189,11 +189,36 @@ describe('--plan', function()
                          .. 'model.n_layers=16 model.n_heads=64 model.n_kv_heads=8 model.ffn=28672 '
                          .. 'dtype=bf16 batch=1 seq_len=64K')
     assert.matches('does not fit in 141.00 GB: [%d.]+ GB too much\n'
+                   .. ' +with recompute=true on 1 ranks: +[%d.]+ GB  [^\n]*\n'
                    .. ' +with offload=true on 1 ranks: +[%d.]+ GB  ', page)
     page = planned('--plan=a100 recipes/llama3.lua data=\'docs/*.md\' model.dim=4096 sp=2 '
                    .. 'model.n_layers=8 model.n_heads=32 model.n_kv_heads=8 model.ffn=14336 '
                    .. 'dtype=bf16 batch=1 seq_len=256K')
     assert.matches('with shard=true on 2 ranks: ', page)
+  end)
+
+  it('needs of a model of a folder its config alone, and minds no place to save in', function()
+    local models = require 'tests.hf_models'
+    local llama3 = require 'recipes.llama3'
+    local folder = models.new_folder()
+    finally(function() models.remove(folder) end)
+    local c = llama3:configure { 'model.dim=16', 'model.n_heads=2', 'model.n_kv_heads=2' }.model
+    ul.hf.save(folder .. '/model', llama3.model(c), 'bytes', { settings = c, dtype = 'bf16',
+                                                               max_tokens = 32 })
+    assert(os.remove(folder .. '/model/model.safetensors'))
+    models.write(folder .. '/data.jsonl', '{"prompt": "a", "completion": "b"}\n')
+    models.write(folder .. '/pairs.jsonl', '{"prompt": "a", "chosen": "b", "rejected": "c"}\n')
+    models.write(folder .. '/other', 'not a model')
+    local there = program.shell('ls ' .. folder)
+    for _, command in ipairs {
+      "recipes/llama3.lua data='docs/*.md'", 'recipes/finetune.lua held_out=0 data=$D/data.jsonl',
+      'recipes/dpo.lua batch=1 data=$D/pairs.jsonl',
+    } do
+      local page = planned((('--plan %s tokenizer=bytes model=$D/model save=$D out=$D'):format(
+        command):gsub('%$D', folder)))
+      assert.matches('parameters, bf16\n', page)
+    end
+    assert.equal(there, (program.shell('ls ' .. folder)))
   end)
 
   it('refuses what it cannot plan', function()
