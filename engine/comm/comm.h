@@ -125,9 +125,9 @@ int ul__comm_sizes(ul_group *g, int64_t *all, const int64_t *mine, int n);
 
 /* ---- watch.c: the log and the deadline ---- */
 
-void ul__watch_begin(const ul_group *g, ul_comm_kind kind, const char *what);
-void ul__watch_patiently(void); /* the next call knows no deadline */
-double ul__watch_end(void);     /* how many seconds it took */
+/* patient: the call knows no deadline */
+void ul__watch_begin(const ul_group *g, ul_comm_kind kind, const char *what, int patient);
+double ul__watch_end(void); /* how many seconds it took */
 /* For calls that are over later than they return. Where the event of the last call is kept, from
  * one call to another of the same place in the log; and that it was recorded. */
 void **ul__watch_event(void);

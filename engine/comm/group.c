@@ -100,7 +100,7 @@ static int compare(ul_group *g, ul_comm_kind kind, const char *what)
     return rc;
 }
 
-int ul__comm_begin(ul_group *g, ul_comm_kind kind, const char *what)
+static int begin(ul_group *g, ul_comm_kind kind, const char *what, int patient)
 {
     static int checking = -1;
     if (checking < 0) {
@@ -109,13 +109,18 @@ int ul__comm_begin(ul_group *g, ul_comm_kind kind, const char *what)
     }
     if (g->comm->begin) UL_TRY(g->comm->begin(g, kind));
     g->sequence++;
-    ul__watch_begin(g, kind, what);
+    ul__watch_begin(g, kind, what, patient);
     int alone = g->size == 1 || kind == UL_COMM_SEND || kind == UL_COMM_RECEIVE;
     if (!checking || alone || g->comm == &ul__plan) return UL_OK;
     int rc = compare(g, kind, what);
     if (rc < 0) ul__watch_end();
     if (rc < 0 && g->comm->finish) g->comm->finish(g, kind, rc);
     return rc;
+}
+
+int ul__comm_begin(ul_group *g, ul_comm_kind kind, const char *what)
+{
+    return begin(g, kind, what, 0);
 }
 
 int ul__comm_end(ul_group *g, ul_comm_kind kind, int64_t bytes, int rc)
@@ -163,8 +168,7 @@ int ul_group_lengths(int64_t *all, ul_group *group, const int64_t *mine, int n, 
 
 int ul_group_barrier(ul_group *group, const char *what, int patient)
 {
-    if (patient) ul__watch_patiently();
-    UL_TRY(ul__comm_begin(group, UL_COMM_BARRIER, what ? what : ""));
+    UL_TRY(begin(group, UL_COMM_BARRIER, what ? what : "", patient));
     return ul__comm_end(group, UL_COMM_BARRIER, 0, group->comm->barrier(group));
 }
 

@@ -130,7 +130,7 @@ void ul__nccl_end(const ul_group *world)
     all.first = NULL;
     pthread_mutex_unlock(&all.lock);
     if (!c) return;
-    ul__watch_begin(world, UL_COMM_END, "of NCCL");
+    ul__watch_begin(world, UL_COMM_END, "of NCCL", 0);
     while (c) {
         communicator *next = c->next;
         if (ul__nccl_settle(c->handle, "end", nccl->finalize(c->handle)) == UL_OK)
@@ -368,7 +368,7 @@ int ul__nccl_open_world(ul_group *world, int rank, int size)
     UL_TRY(set_meeting_place());
     UL_TRY(ul__watch_start());
     UL_TRY(ul__group_sized(world, rank, size));
-    ul__watch_begin(world, UL_COMM_SIZES, "the start of NCCL");
+    ul__watch_begin(world, UL_COMM_SIZES, "the start of NCCL", 0);
     int rc = ul__nccl_settle(NULL, "make an id", nccl->get_id(&id));
     if (rc == UL_OK) rc = explain(init(&world->device_handle, &id, rank, size));
     ul__watch_end();

@@ -27,7 +27,7 @@ static struct {
     void *events[LOG]; /* of each place of the log */
     int64_t count;
     double limit; /* seconds; 0: none */
-    int started, patient;
+    int started;
     void (*stuck)(const char *sentence);
 } watch = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -37,8 +37,6 @@ static double now(void)
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
-
-void ul__watch_patiently(void) { watch.patient = 1; }
 
 /* Notes which of the calls that run on a device are over; they end in the order of their begin. */
 static void look_at_events(void)
@@ -66,7 +64,7 @@ static void make_place(void)
     }
 }
 
-void ul__watch_begin(const ul_group *g, ul_comm_kind kind, const char *what)
+void ul__watch_begin(const ul_group *g, ul_comm_kind kind, const char *what, int patient)
 {
     make_place();
     pthread_mutex_lock(&watch.lock);
@@ -76,8 +74,7 @@ void ul__watch_begin(const ul_group *g, ul_comm_kind kind, const char *what)
                  .number = g->sequence,
                  .begun = now(),
                  .took = -1,
-                 .patient = watch.patient};
-    watch.patient = 0;
+                 .patient = patient};
     snprintf(e->what, sizeof e->what, "%s", what);
     pthread_mutex_unlock(&watch.lock);
 }
