@@ -11,6 +11,7 @@ local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
 local restore = require 'ulysses.checkpoint.restore'
+local uninterrupted = require 'ulysses.uninterrupted'
 local write = require 'ulysses.checkpoint.write'
 
 ---@class checkpoint
@@ -26,16 +27,6 @@ end
 local function must(ok, sentence)
   if not ok then refuse('%s', sentence) end
   return ok
-end
-
--- Calls f so that Ctrl-C is an error only afterwards: a save ends, and a model is not left half
--- loaded.
-local function uninterrupted(f, ...)
-  core.signals.hold()
-  local ok, result = pcall(f, ...)
-  core.signals.release()
-  if not ok then error(result, 0) end
-  return result
 end
 
 --- The steps that have a checkpoint in `dir`, in rising order; none where there is no such folder.

@@ -5,6 +5,7 @@ local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local read_groups = require 'ulysses.parameter_groups'
 local sum_gradients = require 'ulysses.gradient_sum'
+local uninterrupted = require 'ulysses.uninterrupted'
 local weight_parts = require 'ulysses.nn.weight_parts'
 
 ---@class Optimizer
@@ -173,13 +174,14 @@ function Optimizer:step()
   end
   self.skipped = not is_sound(self)
   if self.skipped then return self:zero_grad() end
-  core.signals.hold()
-  self.steps = self.steps + 1
-  local ok, problem = pcall(ul.scope, update_all, self)
-  if self.offload then core.off_device.wait() end
-  self:zero_grad()
-  core.signals.release()
-  if not ok then error(problem, 0) end
+  uninterrupted(function()
+    self.steps = self.steps + 1
+    local ok, problem = pcall(ul.scope, update_all, self)
+    local arrived, trouble = true, nil
+    if self.offload then arrived, trouble = pcall(core.off_device.wait) end
+    self:zero_grad()
+    if not (ok and arrived) then error(ok and trouble or problem, 0) end
+  end)
 end
 
 --- Drops the gradients.

@@ -4,6 +4,7 @@
 -- first of the pretended ranks stands for all. Times are floors over the expected shares of
 -- floors.lua, one kernel behind the other: nothing is hidden under anything else.
 local core = require 'ulysses.core'
+local dtype_bytes = require 'ulysses.dtype_bytes'
 local floors = require 'ulysses.floors'
 local log = require 'ulysses.log'
 local plan_machines = require 'ulysses.plan_machines'
@@ -131,8 +132,7 @@ end
 -- ---- memory ----
 
 local function bytes_of(t)
-  local size = { f32 = 4, bf16 = 2, f64 = 8, i32 = 4, i64 = 8, u8 = 1 }
-  return t:numel() * size[t:dtype()]
+  return t:numel() * dtype_bytes[t:dtype()]
 end
 
 -- What an optimizer keeps of a parameter.

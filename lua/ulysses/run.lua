@@ -12,6 +12,7 @@ local ranks = require 'ulysses.ranks'
 local record = require 'ulysses.record'
 local resume = require 'ulysses.resume'
 local stop = require 'ulysses.stop'
+local uninterrupted = require 'ulysses.uninterrupted'
 
 local nan = 0 / 0
 
@@ -219,18 +220,18 @@ function Run:save_now()
   if not self.dir or not self.begun then return nil end
   note_step(self)
   if self.saved == self.step then return self.saved_path end
-  core.signals.hold()
-  local ok, path = pcall(checkpoint.save, self.dir, self.step, {
-    model = self.model, optim = self.optim, config = self.config, keep = self.keep,
-    group = self.group, base = self.base,
-    state = { data = resume.fingerprint(self.data), tokens = self.tokens, seconds = self.seconds,
-              bad = self.bad, last_good = self.last_good, scale = resume.scale_of(self.model) },
-  })
-  if ok then self.saved, self.saved_path = self.step, path end
-  core.signals.release()
-  if ok then return path end
+  local ok, problem = pcall(uninterrupted, function()
+    self.saved_path = checkpoint.save(self.dir, self.step, {
+      model = self.model, optim = self.optim, config = self.config, keep = self.keep,
+      group = self.group, base = self.base,
+      state = { data = resume.fingerprint(self.data), tokens = self.tokens, seconds = self.seconds,
+                bad = self.bad, last_good = self.last_good, scale = resume.scale_of(self.model) },
+    })
+    self.saved = self.step
+  end)
+  if ok then return self.saved_path end
   log.leave()
-  error(path, 0)
+  error(problem, 0)
 end
 
 --- Calls f() behind the last step; as with a step, SIGTERM and Ctrl-C let it end first. It is for

@@ -239,7 +239,7 @@ describe('a checkpoint', function()
         checkpoints.run(folder, last - 1, { width = 2000 })
       ]])
       if not output then return pending 'no disk can be mounted here' end
-      assert.matches('^' .. folder .. ': a checkpoint needs 3%d%d KiB, and the disk has %d+ KiB '
+      assert.matches('^' .. folder .. ': a checkpoint needs 3%d%d kB, and the disk has %d+ kB '
                      .. 'free\n3\t1 2\n$', output)
     end)
 

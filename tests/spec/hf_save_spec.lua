@@ -4,7 +4,6 @@ local core = require 'ulysses.core'
 local edit = require 'ulysses.hf.config_text'
 local json = require 'ulysses.json'
 local models = require 'tests.hf_models'
-local place = require 'ulysses.hf.place'
 local program = require 'tests.program'
 local recipe = require 'recipes.mistral'
 local small_tokenizers = require 'tests.small_tokenizers'
@@ -240,14 +239,6 @@ describe('hf.save', function()
                  :dtype 'lm_head.weight')
     ul.hf.save(parent .. '/out', model, nil, { dtype = 'f32' })
     assert.equal('f32', ul.hf.load(parent .. '/out').norm.weight:dtype())
-  end)
-
-  it('says sizes in units that fit', function()
-    for text, bytes in pairs { ['0 bytes'] = 0, ['999 bytes'] = 999, ['1.0 kB'] = 1000,
-                               ['9.9 MB'] = 9.9e6, ['10 MB'] = 9.96e6, ['1.0 GB'] = 999.6e6,
-                               ['16 GB'] = 16.1e9, ['2.5 TB'] = 2.5e12, ['9000 TB'] = 9e15 } do
-      assert.equal(text, place.size_text(bytes))
-    end
   end)
 
   it('saves into what a link points at', function()

@@ -261,6 +261,21 @@ describe('adamw with its state off the device', function()
     assert.error_matches(function() off.copy(off.copy(p)) end, 'is off its device already')
   end)
 
+  it('leaves Ctrl-C as it was, where its state does not come back', function()
+    local w = ul.randn(4):requires_grad_()
+    local optim = ul.optim.adamw({ w }, { offload = true })
+    local wait, hold, release, held = core.off_device.wait, core.signals.hold,
+                                      core.signals.release, 0
+    core.off_device.wait = function() error('the disk is gone', 0) end
+    core.signals.hold = function() held = held + 1 return hold() end
+    core.signals.release = function() held = held - 1 return release() end
+    w:sum():backward()
+    local ok, problem = pcall(optim.step, optim)
+    core.off_device.wait, core.signals.hold, core.signals.release = wait, hold, release
+    assert.same({ false, 'the disk is gone', 0 }, { ok, problem, held })
+    assert.is_nil(w.grad)
+  end)
+
   it('is kept and resumed as any other', function()
     local path = os.tmpname()
     os.remove(path)

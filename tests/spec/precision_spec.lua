@@ -1,5 +1,6 @@
 -- precision_spec.lua - every op in f32 and bf16 against f64 of the same rounded inputs.
 local ffi = require 'ffi'
+local dtype_bytes = require 'ulysses.dtype_bytes'
 local ul = require 'ulysses'
 local cases = require 'tests.cases'
 -- A global of a spec is looked up in busted's environments, which is slow.
@@ -82,13 +83,11 @@ local function compare(case, what, expected, actual, dtype)
   end
 end
 
-local sizes = { f32 = 4, bf16 = 2, f64 = 8, i32 = 4, i64 = 8, u8 = 1 }
-
 local function bytes(list)
   local texts = {}
   for i, t in ipairs(list) do
     t = t:contiguous():to 'cpu'
-    texts[i] = ffi.string(t:data(), t:numel() * sizes[t:dtype()])
+    texts[i] = ffi.string(t:data(), t:numel() * dtype_bytes[t:dtype()])
   end
   return texts
 end

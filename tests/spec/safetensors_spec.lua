@@ -3,6 +3,7 @@
 local ffi = require 'ffi'
 local checkpoints = require 'tests.checkpoints'
 local core = require 'ulysses.core'
+local dtype_bytes = require 'ulysses.dtype_bytes'
 local ul = require 'ulysses'
 local home = ul.default_device() -- where tensors are, unless a test says otherwise
 local safetensors = ul.safetensors
@@ -44,7 +45,7 @@ local function sentence_of(text)
 end
 
 local function bytes_of(tensor)
-  local width = ({ f32 = 4, bf16 = 2, f64 = 8, i32 = 4, i64 = 8, u8 = 1 })[tensor:dtype()]
+  local width = dtype_bytes[tensor:dtype()]
   local plain = tensor:contiguous():to 'cpu'
   return ffi.string(plain:data(), plain:numel() * width)
 end

@@ -7,6 +7,7 @@ local json = require 'ulysses.json'
 local manifest = require 'ulysses.checkpoint.manifest'
 local refuse = require 'ulysses.refuse'
 local safetensors = require 'ulysses.safetensors'
+local sorted_keys = require 'ulysses.sorted_keys'
 local whole = require 'ulysses.checkpoint.whole'
 
 local restore = {}
@@ -19,13 +20,6 @@ local function same_shape(a, b)
     if a[d] ~= b[d] then return false end
   end
   return true
-end
-
-local function sorted_keys(set)
-  local keys = {}
-  for key in pairs(set) do keys[#keys + 1] = key end
-  table.sort(keys)
-  return keys
 end
 
 -- Refuses the first difference between what is wanted, a list of items, and what the manifest

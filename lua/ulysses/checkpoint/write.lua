@@ -2,13 +2,13 @@
 local agree = require 'ulysses.agree'
 local base = require 'ulysses.checkpoint.base'
 local core = require 'ulysses.core'
+local dtype_bytes = require 'ulysses.dtype_bytes'
 local json = require 'ulysses.json'
+local log = require 'ulysses.log'
 local manifest = require 'ulysses.checkpoint.manifest'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
 local whole = require 'ulysses.checkpoint.whole'
-
-local BYTES = { f32 = 4, bf16 = 2, f64 = 8, i32 = 4, i64 = 8, u8 = 1 }
 
 -- What a tensor takes in the files beside its own bytes, at most, and a checkpoint beside those.
 local RECORD, REST = 1024, 64 * 1024
@@ -18,7 +18,7 @@ local RECORD, REST = 1024, 64 * 1024
 local AT_ONCE = 2 ^ 30
 
 local function bytes_of(item)
-  local n = BYTES[item.tensor:dtype()]
+  local n = dtype_bytes[item.tensor:dtype()]
   for _, size in ipairs(item.shape) do n = n * size end
   return n
 end
@@ -70,19 +70,13 @@ local function room_for(files)
   return bytes * 1.01
 end
 
-local function size_text(bytes)
-  if bytes < 2 ^ 20 then return ('%.0f KiB'):format(bytes / 2 ^ 10) end
-  if bytes < 2 ^ 30 then return ('%.1f MiB'):format(bytes / 2 ^ 20) end
-  return ('%.1f GiB'):format(bytes / 2 ^ 30)
-end
-
 local function check_room(dir, files)
   local free, sentence = core.disk_free(dir)
   if not free then return nil, sentence end
   local wanted = room_for(files)
   if free < wanted then
     return nil, ('%s: a checkpoint needs %s, and the disk has %s free'):format(
-      dir, size_text(wanted), size_text(free))
+      dir, log.bytes(wanted), log.bytes(free))
   end
   return true
 end

@@ -7,6 +7,7 @@ local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
 local rows = require 'ulysses.data.rows'
+local sorted_keys = require 'ulysses.sorted_keys'
 
 ---@class Corpus
 ---@field tokens userdata i32 [n]
@@ -208,11 +209,8 @@ function Corpus:bigram_entropy()
     seen[ids[i]] = (seen[ids[i]] or 0) + 1
   end
   -- Integers first: the sum must not depend on the order of pairs().
-  local order = {}
-  for pair in pairs(pairs_seen) do order[#order + 1] = pair end
-  table.sort(order)
   local sum = 0
-  for _, pair in ipairs(order) do
+  for _, pair in ipairs(sorted_keys(pairs_seen)) do
     local count = pairs_seen[pair]
     sum = sum - count * math.log(count / seen[math.floor(pair / vocab)])
   end

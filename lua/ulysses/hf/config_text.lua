@@ -1,6 +1,7 @@
 -- config_text.lua - the text of a config.json with some values changed: the others stay as they
 -- were written, those that nobody here knows too, and 8.0 does not become 8.
 local json = require 'ulysses.json'
+local sorted_keys = require 'ulysses.sorted_keys'
 
 -- The position behind the JSON value that begins at `at`; the text is known to be JSON.
 local function value_end(text, at)
@@ -53,10 +54,8 @@ local function value_text(value, name, indent)
   elseif type(value) ~= 'table' or value == json.null or #value > 0 then
     return json.encode(value)
   end
-  local names, lines = {}, {}
-  for key in pairs(value) do names[#names + 1] = key end
-  table.sort(names)
-  for i, key in ipairs(names) do
+  local lines = {}
+  for i, key in ipairs(sorted_keys(value)) do
     lines[i] = ('%s  %s: %s'):format(indent, json.encode(key),
                                      value_text(value[key], key, indent .. '  '))
   end

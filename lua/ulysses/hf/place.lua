@@ -8,8 +8,10 @@
 -- X.replaced     what X was, where a file system cannot exchange two names in one step
 local agree = require 'ulysses.agree'
 local core = require 'ulysses.core'
+local log = require 'ulysses.log'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
+local uninterrupted = require 'ulysses.uninterrupted'
 
 local place = {}
 
@@ -51,17 +53,6 @@ local must = place.must
 function place.group_of(model)
   local world = model.mesh and model.mesh.world
   return world and world.size > 1 and world.transport ~= 'plan' and world or nil
-end
-
---- The size of something as people say it.
----@param bytes number
----@return string
-function place.size_text(bytes)
-  local unit = 1
-  local units = { 'bytes', 'kB', 'MB', 'GB', 'TB' }
-  while bytes >= 999.5 and unit < #units do bytes, unit = bytes / 1000, unit + 1 end
-  return (unit == 1 and '%.0f %s' or bytes < 9.95 and '%.1f %s' or '%.0f %s'):format(
-    bytes, units[unit])
 end
 
 --- A folder, or where it is not there, what a save that was killed has left of it, which may have
@@ -245,8 +236,8 @@ local function begin(folder, path, about)
   local free, needed = must(core.disk_free(path)), about.bytes * 1.01 + 2 ^ 20
   if free < needed then
     must(core.path_remove(path))
-    refuse('%s: it needs %s, and the disk has %s free', folder, place.size_text(needed),
-           place.size_text(free))
+    refuse('%s: it needs %s, and the disk has %s free', folder, log.bytes(needed),
+           log.bytes(free))
   end
 end
 
@@ -264,15 +255,6 @@ local function finish(folder, path)
   must(core.folder_sync(folder_above(folder)))
   must(core.path_remove(path))
   must(core.path_remove(folder .. '.replaced'))
-end
-
--- Calls f so that Ctrl-C is an error only afterwards; finally() is called in any case.
-local function uninterrupted(f, finally)
-  core.signals.hold()
-  local ok, message = pcall(f)
-  finally()
-  core.signals.release()
-  if not ok then error(message, 0) end
 end
 
 --- Writes a folder: write(path, together) puts files into the folder `path`; what the first rank
@@ -297,7 +279,7 @@ function place.write(folder, group, caller, about, write)
       error(sentence, 0)
     end, ...)
   end
-  uninterrupted(function()
+  local function save()
     agree.first(group, caller, function() -- not together(), which removes `path` where it fails
       let_go = take(folder)
       check_beside(folder)
@@ -308,7 +290,12 @@ function place.write(folder, group, caller, about, write)
       for _, one in ipairs(about.files) do copy(one.from, path .. '/' .. one.name) end
       finish(folder, path)
     end)
-  end, function() let_go() end)
+  end
+  uninterrupted(function()
+    local ok, sentence = pcall(save)
+    let_go()
+    if not ok then error(sentence, 0) end
+  end)
 end
 
 return place

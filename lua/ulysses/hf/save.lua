@@ -4,6 +4,7 @@ local agree = require 'ulysses.agree'
 local config = require 'ulysses.hf.config'
 local config_text = require 'ulysses.hf.config_made'
 local core = require 'ulysses.core'
+local dtype_bytes = require 'ulysses.dtype_bytes'
 local json = require 'ulysses.json'
 local names = require 'ulysses.hf.names'
 local options = require 'ulysses.options'
@@ -14,7 +15,6 @@ local whole = require 'ulysses.checkpoint.whole'
 
 local must = place.must
 
-local BYTES = { f32 = 4, bf16 = 2 }
 local GB = 1000 ^ 3
 
 -- ---- tensors ----
@@ -33,7 +33,7 @@ local function plan(model, dtype, limit)
   local shards, room, layers = {}, 0, {}
   for name, _, owner in model:named_parameters() do layers[name] = owner end
   for _, item in ipairs(saved_items(model)) do
-    local name, bytes = names.to_hf(item.name), BYTES[dtype]
+    local name, bytes = names.to_hf(item.name), dtype_bytes[dtype]
     if not name then
       raise("hf.save: no checkpoint has a name for the parameter '%s'", item.name)
     end
@@ -149,7 +149,7 @@ return function(folder, model, tok, given)
     read.dtype = (came_from == 'bf16' or model:parameters()[1]:dtype() == 'bf16') and 'bf16'
       or 'f32'
   end
-  if not BYTES[read.dtype] then
+  if read.dtype ~= 'f32' and read.dtype ~= 'bf16' then
     raise("hf.save: a checkpoint is saved as f32 or bf16, not %s", tostring(read.dtype))
   end
   if type(tok) == 'string' then tok = tokenizer.resolve('hf.save', tok) end

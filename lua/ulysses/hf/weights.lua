@@ -6,6 +6,7 @@ local json = require 'ulysses.json'
 local refuse = require 'ulysses.refuse'
 local safetensors = require 'ulysses.safetensors'
 local shown = require 'ulysses.hf.shown'
+local sorted_keys = require 'ulysses.sorted_keys'
 
 ffi.cdef 'int memcmp(const void *, const void *, size_t);'
 
@@ -25,20 +26,13 @@ local function open(path)
   return file or refuse('%s', sentence)
 end
 
-local function sorted(set)
-  local list = {}
-  for key in pairs(set) do list[#list + 1] = key end
-  table.sort(list)
-  return list
-end
-
 -- Which file each tensor is in, as the index has it; every one must be there, and no other.
 local function open_shards(folder, path, map)
   if type(map) ~= 'table' or map == json.null or #map > 0 then
     refuse('%s: weight_map must be an object, and is %s', path, map and shown(map) or 'missing')
   end
   local of_name, shards, listed = {}, {}, {}
-  for _, name in ipairs(sorted(map)) do
+  for _, name in ipairs(sorted_keys(map)) do
     local shard = map[name]
     if type(shard) ~= 'string' or shard == '' or shard:find '[/%c]'
        or shard:sub(1, 1) == '.' or #shard > 255 then
@@ -48,7 +42,7 @@ local function open_shards(folder, path, map)
     shards[shard], listed[name] = shards[shard] or open(folder .. '/' .. shard), shard
     of_name[name] = shards[shard]
   end
-  for _, shard in ipairs(sorted(shards)) do
+  for _, shard in ipairs(sorted_keys(shards)) do
     local there = {}
     for _, name in ipairs(shards[shard]:names()) do
       there[name] = true
@@ -56,7 +50,7 @@ local function open_shards(folder, path, map)
         refuse("%s: '%s' lies in %s, and the index does not say so", path, name, shard)
       end
     end
-    for _, name in ipairs(sorted(listed)) do
+    for _, name in ipairs(sorted_keys(listed)) do
       if listed[name] == shard and not there[name] then
         refuse("%s: '%s' is not in %s", path, name, shard)
       end
@@ -88,7 +82,7 @@ end
 
 --- The names, sorted.
 ---@return string[]
-function Weights:names() return sorted(self.files) end
+function Weights:names() return sorted_keys(self.files) end
 
 --- Its sizes; nil where there is no such tensor.
 ---@param name string
