@@ -22,6 +22,8 @@ typedef struct ul_group ul_group;
  * MPI (torchrun): all must make it.
  */
 int ul_group_world(ul_group **out);
+/* Which of these ranks this process is, as its launcher says; opens nothing. */
+int ul_launched_rank(void);
 /* A world of `size` ranks that are not there, seen by one of them: for tensors on meta. */
 int ul_group_pretend(ul_group **out, int size, int rank);
 /* The ranks that gave the same color, in the order of their keys (equal keys: of their ranks).

@@ -47,10 +47,12 @@ static launch launched(void)
     static const char *const steps[] = {"SLURM_STEP_NUM_TASKS", NULL};
     static const char *const managers[] = {"PMIX_RANK", "PMI_RANK", "PMI_FD", NULL};
     static const char *const elsewhere[] = {"WORLD_SIZE", NULL}, *const others[] = {"RANK", NULL};
+    static const char *const of_mpi[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", NULL};
     static const char *const ranks[] = {"SLURM_PROCID", NULL};
     const char *name;
     launch l = {.mpi = 1};
     l.size = number_in(sizes, &l.by);
+    l.rank = number_in(of_mpi, &name);
     if (l.size > 0) return l;
     l.size = number_in(steps, &l.by);
     l.rank = number_in(ranks, &name);
@@ -61,6 +63,12 @@ static launch launched(void)
     l.mpi = 0;
     if (l.size > 1 && l.rank >= 0) return l;
     return (launch){.size = 1};
+}
+
+int ul_launched_rank(void)
+{
+    int rank = launched().rank;
+    return rank > 0 ? rank : 0;
 }
 
 /* Without MPI there is NCCL, where there are GPUs. */

@@ -355,6 +355,14 @@ static int reset_counts(lua_State *L)
     return 0;
 }
 
+/* launched_rank() -> which of the ranks of a launcher this is, without opening the group */
+static int launched_rank(lua_State *L)
+{
+    host_arguments(L, "launched_rank", 0);
+    lua_pushinteger(L, ul_launched_rank());
+    return 1;
+}
+
 /* group_log() -> the last calls of this rank in words, the latest first */
 static int group_log(lua_State *L)
 {
@@ -448,5 +456,6 @@ void host_open_group(lua_State *L)
 const host_function host_group[] = {
     {"group", group, NULL, HOST_MODULE},
     {"group_log", group_log, NULL, HOST_MODULE},
+    {"launched_rank", launched_rank, NULL, HOST_MODULE},
     {NULL, NULL, NULL, 0},
 };

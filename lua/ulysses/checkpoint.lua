@@ -7,6 +7,7 @@ local agree = require 'ulysses.agree'
 local core = require 'ulysses.core'
 local folder = require 'ulysses.checkpoint.folder'
 local manifest = require 'ulysses.checkpoint.manifest'
+local notice = require 'ulysses.notice'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
@@ -160,8 +161,6 @@ local function refuse_all(dir, damaged)
   refuse('%s: no checkpoint is whole: %s%s', dir, table.concat(parts, '; '), more)
 end
 
-local function print_warning(sentence) io.stderr:write(sentence, '\n') end
-
 -- The newest whole checkpoint in `dir`, with its manifest; nil where there is none at all.
 local function newest_whole(dir, read)
   if read.optim and not core.planning() and not manifest.exists(dir) then tidy(dir) end
@@ -194,7 +193,7 @@ end
 function checkpoint.load(dir, given)
   dir = check_dir('checkpoint.load', dir)
   local read = options.read('checkpoint.load', given, {
-    model = options.none, optim = options.none, random = false, warn = print_warning,
+    model = options.none, optim = options.none, random = false, warn = notice,
     mesh = options.none, group = options.none, base = options.none,
   })
   local group, content = group_of(read), nil

@@ -10,6 +10,7 @@ local json = require 'ulysses.json'
 local matches = require 'ulysses.nn.pattern'
 local names = require 'ulysses.hf.names'
 local nn = require 'ulysses.nn'
+local notice = require 'ulysses.notice'
 local options = require 'ulysses.options'
 local place = require 'ulysses.hf.place'
 local raise = require 'ulysses.raise'
@@ -279,8 +280,6 @@ local function compare_base(path, file, values, model, warn)
   end
 end
 
-local function print_warning(sentence) io.stderr:write(sentence, '\n') end
-
 local function tensors_of(list, first)
   local found = {}
   for _, one in ipairs(list) do
@@ -396,7 +395,7 @@ local function shape_text(shape) return '[' .. table.concat(shape, ', ') .. ']' 
 ---@param given { warn: fun(sentence: string)? }?
 ---@return table model
 function lora.load(folder, model, given)
-  local how = options.read('lora.load', given, { warn = print_warning })
+  local how = options.read('lora.load', given, { warn = notice })
   check_folder('lora.load', folder)
   check_plain('lora.load', model)
   local path = folder .. '/' .. TENSORS

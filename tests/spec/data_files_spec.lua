@@ -1,4 +1,5 @@
 -- data_files_spec.lua - text from files: plain, gzipped, by pattern, and what is refused.
+local program = require 'tests.program'
 local ul = require 'ulysses'
 
 local root
@@ -121,13 +122,26 @@ describe('files of text', function()
   end)
 end)
 
+-- What a script says that a launcher has started like this.
+local function said_by(variables, text)
+  local path = os.tmpname()
+  local file = io.open(path, 'w')
+  file:write(text)
+  file:close()
+  local output, status = program.shell(('%s $P %s'):format(variables, path))
+  os.remove(path)
+  assert.equal(0, status, output)
+  return output
+end
+
 describe('the sample', function()
   it('is the documentation where the text is missing, and says so when read', function()
     local sample = require 'ulysses.data.sample'
     local path = sample.sample '/no such file'
     assert.matches('docs/%*%.md$', path)
     local said, stderr = '', io.stderr
-    rawset(io, 'stderr', { write = function(_, ...) said = said .. table.concat { ... } end })
+    rawset(io, 'stderr', { write = function(_, ...) said = said .. table.concat { ... } end,
+                           flush = function() end })
     local ok, text = pcall(ul.data.read, path)
     pcall(ul.data.read, path)
     rawset(io, 'stderr', stderr)
@@ -135,5 +149,20 @@ describe('the sample', function()
     assert.matches('# ', text:documents()[1])
     assert.matches('^data.sample: .*taking the documentation of this project instead\n$', said)
     assert.equal(1, select(2, said:gsub('instead', '')))
+  end)
+
+  it('is announced by the first of several ranks', function()
+    if not program.path then pending 'no program beside the module' end
+    local text = "local ul = require 'ulysses'\nul.data.read(require 'ulysses.data.sample'.sample "
+      .. "'/no such file')"
+    for first, second in pairs {
+      ['OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0'] =
+        'OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1',
+      ['WORLD_SIZE=2 RANK=0'] = 'WORLD_SIZE=2 RANK=1',
+      ['SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=0'] = 'SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=1',
+    } do
+      assert.matches('^data.sample: ', said_by(first, text))
+      assert.equal('', said_by(second, text))
+    end
   end)
 end)

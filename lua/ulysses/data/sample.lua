@@ -1,4 +1,6 @@
 -- sample.lua - ul.data.sample: a text to try things out on.
+local notice = require 'ulysses.notice'
+
 local JARGON = '/usr/share/doc/jargon-text/jargon.txt.gz'
 
 local function exists(path)
@@ -34,8 +36,8 @@ end
 local function announce(path)
   if path ~= substitute then return end
   substitute = nil
-  io.stderr:write('data.sample: ', JARGON, ' is missing (package jargon-text); ',
-                  'taking the documentation of this project instead\n')
+  notice('data.sample: ' .. JARGON .. ' is missing (package jargon-text); '
+         .. 'taking the documentation of this project instead')
 end
 
 return { sample = sample, announce = announce }

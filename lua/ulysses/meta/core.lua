@@ -27,6 +27,10 @@ function core.swap(a, b) end
 ---@return boolean
 function core.planning(planned) end
 
+--- Which of the ranks that a launcher has started together this is, from 0; opens no group.
+---@return integer
+function core.launched_rank() end
+
 --- How many backward passes have begun so far.
 ---@return integer
 function core.backward_passes() end

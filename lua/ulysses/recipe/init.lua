@@ -2,6 +2,7 @@
 local raise = require 'ulysses.raise'
 local core = require 'ulysses.core'
 local check_limits = require 'ulysses.recipe.limits'
+local notice = require 'ulysses.notice'
 local open_file = require 'ulysses.open_file'
 local refuse = require 'ulysses.refuse'
 local source = require 'ulysses.recipe.source'
@@ -403,9 +404,8 @@ function Recipe:main()
     refuse("--plan: '%s' trains nothing, and what is planned is a step of training", self.name)
   end
   if not go then raise("recipe '%s': it has no function train(cfg)", self.name) end
-  local out = self.train and io.stdout or io.stderr -- what it has to say may go into a file
-  out:write(self:describe(cfg), '\n')
-  out:flush() -- before what may be refused
+  if self.train then print(self:describe(cfg)) else notice(self:describe(cfg)) end
+  io.flush() -- before what may be refused
   check_limits(self, cfg)
   go(cfg)
   return self
