@@ -284,6 +284,7 @@ static void set_environment(void)
     setenv("UL_RANK_FRONT", "1", 1);
     /* mpirun gives each rank a terminal of its own, whatever ours is */
     setenv("UL_RANK_TERMINAL", isatty(STDOUT_FILENO) ? "1" : "0", 1);
+    setenv("UL_RANK_ERRORS", isatty(STDERR_FILENO) ? "terminal" : "elsewhere", 1);
 }
 
 /* mpirun .. this program and its arguments, in allocated memory */

@@ -107,6 +107,7 @@ static int join(void)
     if (number_in(by_torch ? torch_size : sizes) <= 1) return 0;
     rank = number_in(by_torch ? torch_rank : ranks);
     has_front = getenv("UL_RANK_FRONT") != NULL;
+    if (rank > 0) unsetenv("UL_RANK_ERRORS"); /* rank 0 alone answers Ctrl-C (signal.c) */
     if (has_front) {
         struct sigaction action = {.sa_handler = on_forwarded}; /* without SA_RESTART */
         sigemptyset(&action.sa_mask);

@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -148,6 +149,14 @@ static void handle(int i, int wanted)
     handlers[i].installed = wanted;
 }
 
+/* Whether what is said on stderr comes to a terminal; of ranks the first alone says it, through the
+ * front process (launch.c). */
+static int is_heard(void)
+{
+    const char *front = getenv("UL_RANK_ERRORS");
+    return front ? !strcmp(front, "terminal") : isatty(STDERR_FILENO);
+}
+
 static void update(lua_State *L)
 {
     if (watching || raising) {
@@ -155,7 +164,7 @@ static void update(lua_State *L)
         state = lua_tothread(L, -1);
         lua_pop(L, 1);
         thread = pthread_self();
-        talks = isatty(STDERR_FILENO);
+        talks = is_heard();
     }
     handle(0, watching || raising);
     for (int i = 1; i < 4; i++) handle(i, watching > 0);

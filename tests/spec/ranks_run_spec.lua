@@ -2,6 +2,7 @@
 local core = require 'ulysses.core'
 local metrics = require 'ulysses.metrics'
 local program = require 'tests.program'
+local pty = require 'tests.pty'
 
 local STEPS = 200
 local SETTINGS = 'export ASAN_OPTIONS=detect_leaks=0 UL_THREADS=1 UL_COMM_TIMEOUT=20; '
@@ -19,17 +20,21 @@ end
 
 local function shell(text) return program.shell(SETTINGS .. text) end
 
+-- Waits until the metrics of a run have so many lines.
+local function when(name, lines)
+  return ([[i=0; until [ "$(cat %s/%s/metrics.jsonl 2>/dev/null | wc -l)" -ge %d ] ||
+      [ $((i += 1)) = 2000 ]; do sleep 0.01; done]]):format(folder, name, lines)
+end
+
 -- Starts the recipe and runs shell code when its metrics have so many lines: $front is the process
 -- that was started, $ranks are those of the ranks.
 local function disturbed(name, lines, code, more)
   return shell(([[
-    file='%s/%s/metrics.jsonl'; env --default-signal=INT %s & front=$!
-    i=0; until [ "$(cat $file 2>/dev/null | wc -l)" -ge %d ] || [ $((i += 1)) = 2000 ]; do
-      sleep 0.01
-    done
+    env --default-signal=INT %s & front=$!
+    %s
     ranks=$(ps -o pid= --ppid $(ps -o pid= --ppid $front))
     %s
-    wait $front; exit $?]]):format(folder, name, command(name, more), lines, code))
+    wait $front; exit $?]]):format(command(name, more), when(name, lines), code))
 end
 
 -- Weights and optimizer of the last step, byte by byte, and the losses of all steps.
@@ -97,6 +102,21 @@ describe('a recipe on two ranks #cpu', function()
       goes_on(name)
     end)
   end
+
+  it('says at Ctrl-C on a terminal that the step at work comes first, once', function()
+    -- the shell gets it too
+    local start = 'unset LD_PRELOAD; %s P=%s; trap : INT; env --default-signal=INT %s'
+    local terminal = pty.start(start:format(SETTINGS, program.path, command 'typed'))
+    finally(function() terminal:close() end)
+    os.execute(when('typed', 5))
+    terminal:type '\3'
+    terminal:expect('interrupted after step %d+ of 200; saved ', 60)
+    local said = terminal.before:gsub('\r', '')
+    assert.equal(1, select(2, said:gsub(
+      '\nstopping after this step; Ctrl%-C again stops at once\n', '')), said)
+    assert.equal(130, terminal:ended())
+    goes_on 'typed'
+  end)
 
   it('ends between two batches of an evaluation', function()
     local output, status = disturbed('evaluated', STEPS, 'sleep 0.2; kill -TERM $front',
