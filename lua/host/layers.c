@@ -142,6 +142,19 @@ static void list_to_tensor(lua_State *L, int i, const char *op, ul_dtype dtype)
     lua_replace(L, i);
 }
 
+/* 0 is the engine's word for a scale that is left out. */
+static double attention_scale(lua_State *L, int i, const char *op)
+{
+    double scale = 0;
+    if (host_option(L, i, "scale")) {
+        scale = host_number(L, lua_gettop(L), op, "scale");
+        if (scale == 0)
+            host_fail(L, "%s: scale = 0 makes all keys alike; without one it is 1 / sqrt(D)", op);
+    }
+    lua_pop(L, 1);
+    return scale;
+}
+
 /* The options of attention at i, the last argument; docs and kv_head are pushed, see with_maps().
  */
 static ul_attention_options attention_options(lua_State *L, int i, const char *op)
@@ -149,7 +162,7 @@ static ul_attention_options attention_options(lua_State *L, int i, const char *o
     ul_attention_options options = {0};
     options.causal = host_option_boolean(L, i, op, "causal", 0);
     options.window = host_option_integer(L, i, op, "window", 0);
-    options.scale = host_option_number(L, i, op, "scale", 0);
+    options.scale = attention_scale(L, i, op);
     host_option(L, i, "docs");
     host_option(L, i, "kv_head");
     list_to_tensor(L, i + 1, op, UL_I64);

@@ -136,6 +136,8 @@ cases.attention = {
     'attention: window = -1 must not be negative' },
   { 'scale', function() F.attention(q, k, k, { scale = math.huge }) end,
     'attention: scale = inf must be finite' },
+  { 'no scale', function() F.attention(q, k, k, { scale = 0 }) end,
+    'attention: scale = 0 makes all keys alike; without one it is 1 / sqrt(D)' },
   { 'an option', function() F.attention(q, k, k, { casual = true }) end,
     "attention: no option 'casual'; did you mean 'causal'?" },
   { 'docs that do not rise', function() F.attention(q, k, k, { docs = { 0, 6, 6, 12 } }) end,
