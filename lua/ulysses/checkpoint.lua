@@ -184,9 +184,10 @@ end
 --- All ranks of `mesh`, or of a `group`, call it together, and the first one alone reads. Any mesh
 --- will do, whatever the one was that saved; the optimizer's need not be given. Where frozen
 --- weights were left out they stay as they are; `base` is the folder that they are from, where that
---- is not known to the model, and other weights there are refused.
+--- is not known to the model, and other weights there are refused. `hint` says more where the model
+--- or the optimizer is another.
 ---@param dir string
----@param given { model: table?, optim: table?, random: boolean?,
+---@param given { model: table?, optim: table?, random: boolean?, hint: string?,
 ---  warn: fun(sentence: string)?, mesh: Mesh?, group: Group?, base: string? }?
 ---@return table? state what save was given, with `step`; nil where there is no checkpoint. NaN and
 ---infinities come back as NaN.
@@ -194,7 +195,7 @@ function checkpoint.load(dir, given)
   dir = check_dir('checkpoint.load', dir)
   local read = options.read('checkpoint.load', given, {
     model = options.none, optim = options.none, random = false, warn = notice,
-    mesh = options.none, group = options.none, base = options.none,
+    mesh = options.none, group = options.none, base = options.none, hint = options.none,
   })
   local group, content = group_of(read), nil
   local outline = agree.first(group, 'checkpoint.load', function()

@@ -403,6 +403,10 @@ function help.value(value)
   if require('ulysses').is_tensor(value) then entry = index.classes.Tensor end
   entry = entry or class_of(index, value)
   if entry then return entry_text(index, entry) end
+  local name = index.tables[value]
+  if name and name ~= 'ul' then
+    return table.concat(listing(index, '^' .. name:gsub('%p', '%%%0') .. '%.'), '\n')
+  end
   local class = type(value) == 'table' and debug.getmetatable(value) and value.class_name
   local constructor = index.constructors[class]
   if constructor then return entry_text(index, constructor) end
@@ -410,10 +414,6 @@ function help.value(value)
     local lines = listing(index, '^Module:')
     if index.classes[class] then table.insert(lines, 1, class_text(index, index.classes[class])) end
     return table.concat(lines, '\n')
-  end
-  local name = index.tables[value]
-  if name and name ~= 'ul' then
-    return table.concat(listing(index, '^' .. name:gsub('%p', '%%%0') .. '%.'), '\n')
   end
   return nil, ('help: nothing is known of this %s'):format(type(value))
 end

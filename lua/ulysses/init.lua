@@ -13,8 +13,10 @@ end
 
 require 'ulysses.moments' -- adds to F
 
+local members = require 'ulysses.members'
+
 ---@class ulysses
-local ul = { F = core.functional }
+local ul = { F = members.guard('F', core.functional) }
 for _, name in ipairs {
   'tensor', 'empty', 'zeros', 'ones', 'rand', 'randn', 'full', 'randint', 'arange', 'empty_like',
   'zeros_like', 'ones_like', 'rand_like', 'randn_like', 'cat', 'stack', 'where', 'is_tensor',
@@ -66,10 +68,10 @@ return setmetatable(ul, {
       local names = {}
       for key in pairs(self) do names[#names + 1] = key end
       for key in pairs(parts) do names[#names + 1] = key end
-      require 'ulysses.raise'("ulysses has no '%s'%s", tostring(name),
-                              require 'ulysses.suggest'(tostring(name), names))
+      members.refuse('ulysses', name, names)
     end
     local value = require(part)
+    if type(value) == 'table' and not getmetatable(value) then members.guard(name, value) end
     rawset(self, name, value)
     return value
   end,

@@ -26,13 +26,15 @@ local function leaves(settings, prefix, found)
   return found
 end
 
+local function shown(value) return value == nil and 'none' or tostring(value) end
+
 -- 'lr 0.001 -> 0.0005' for each setting that is not what it was.
 local function changes(before, after)
   before, after = leaves(before, '', {}), leaves(after, '', {})
   local list = {}
   local function compare(name)
     if before[name] == after[name] then return end
-    list[#list + 1] = ('%s %s -> %s'):format(name, tostring(before[name]), tostring(after[name]))
+    list[#list + 1] = ('%s %s -> %s'):format(name, shown(before[name]), shown(after[name]))
   end
   for name in pairs(before) do compare(name) end
   for name in pairs(after) do
@@ -56,8 +58,7 @@ local function compare_fixed(run)
     local name, was, now = change:match '^(%S+) (.*) %-> (.*)$'
     if is_fixed(run.fixed, name) then
       refuse("run: '%s' was trained with %s=%s, not %s; set that again, or give this run a folder "
-             .. 'of its own (out=..)', run.dir, name, (was:gsub('^nil$', 'none')),
-             (now:gsub('^nil$', 'none')))
+             .. 'of its own (out=..)', run.dir, name, was, now)
     end
   end
 end
@@ -72,13 +73,25 @@ function resume.scale_of(model)
   end
 end
 
+-- What to do where the checkpoint is of another model, with the settings that may have made it so.
+local function hint_of(run)
+  local list = {}
+  for _, change in ipairs(run.config and changes(checkpoint.config(run.dir), run.config) or {}) do
+    if change:find '^model[. ]' or change:find '^dtype ' or change:find '^lora%.' then
+      list[#list + 1] = change
+    end
+  end
+  return 'give this run a folder of its own (out=..)'
+    .. (#list > 0 and ', or set again what has changed: ' .. table.concat(list, ', ') or '')
+end
+
 -- Finds the newest checkpoint of the run's folder, and takes everything from it. Other data would
 -- make another run of it: refused.
 local function take_up(run)
   agree.first(run.group, 'ul.run', compare_fixed, run)
   local state = checkpoint.load(run.dir, {
     model = run.model, optim = run.optim, random = true, group = run.group,
-    base = run.base,
+    base = run.base, hint = agree.first(run.group, 'ul.run', hint_of, run),
     warn = function(sentence) log.say('%s', sentence) end,
   })
   if not state then return end

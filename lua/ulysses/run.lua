@@ -61,6 +61,9 @@ local function new(given)
     tensorboard = false,
   })
   if type(fields.model) ~= 'table' then raise 'run: a model is needed' end
+  if type(fields.data) ~= 'table' then
+    raise('run: data are needed, as text:pack(seq_len):batch(n), got a %s', type(fields.data))
+  end
   local parameter = first_parameter(fields.model)
   fields.dtype = parameter and parameter:dtype() or 'f32'
   fields.on_meta = core.planning() or parameter ~= nil and parameter:device() == 'meta'

@@ -320,8 +320,8 @@ function tokenizer.resolve(caller, what)
   if getmetatable(what) == Tokenizer then return what:functions() end
   if type(what) == 'table' then return what end
   if what == nil then
-    refuse("%s: no tokenizer is named, and the model's folder has none: tokenizer=path, or bytes",
-           caller)
+    refuse("%s: no tokenizer is named, nor is there one beside the model; name its folder, or "
+           .. "'bytes' (tokenizer=..)", caller)
   elseif type(what) ~= 'string' then
     raise('%s: expected the name of a tokenizer or a table, got a %s', caller, type(what))
   end

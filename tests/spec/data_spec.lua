@@ -175,6 +175,13 @@ describe('data', function()
     assert.error_matches(function() corpus('ab'):pack(2):at(1) end, 'with :batch%(n%)')
     assert.error_matches(function() corpus(''):pack(2):batch(1):at(1) end, 'less than two tokens')
     assert.error_matches(function() corpus('ab'):hold_out(1) end, 'between 0 and 1')
+    assert.error_matches(function() corpus('ab'):hold_out 'x' end, 'between 0 and 1, got x')
+    assert.error_matches(function() corpus('ab'):pack 'x' end, 'a positive length, got x')
+    local rows = corpus('abcdefgh'):pack(2)
+    assert.error_matches(function() rows:batch 'x' end, 'a positive number of rows, got x')
+    assert.error_matches(function() rows:batch(2):at(1):micros 'x' end, 'into x parts')
+    assert.error_matches(function() ul.data.batch() end, 'expected tensors of inputs and targets')
+    assert.error_matches(function() ul.run { model = {} } end, 'run: data are needed')
     assert.error_matches(function() ul.data.from({}):tokenize 'byte' end,
                          "no tokenizer 'byte'; there is 'bytes'")
     assert.error_matches(function() corpus('ab'):pack(2):shuffle { sed = 1 } end,

@@ -31,10 +31,29 @@ local further = {
   linear_cross_entropy = { x, ids },
 }
 
+describe('a misspelt name', function()
+  for path, sentence in pairs {
+    ['F.softmx'] = "F has no 'softmx'; did you mean 'softmax'?",
+    ['optim.adam'] = "optim has no 'adam'; did you mean 'adamw'?",
+    ['nn.Parameter'] = "nn has no 'Parameter'; did you mean 'parameter'?",
+    ['optims'] = "ulysses has no 'optims'; did you mean 'optim'?",
+  } do
+    it('is no nil: ' .. path, function()
+      local ok, message = pcall(function()
+        local value = ul
+        for name in path:gmatch '[^.]+' do value = value[name] end
+      end)
+      assert.is_false(ok)
+      assert.matches('^tests/spec/errors_spec.lua:%d+: ', message)
+      assert.equal(sentence, message:match ': (.*)$')
+    end)
+  end
+end)
+
 local function each_op(visit)
   for name, op in pairs(core.functional) do visit(name, op) end
   for name, op in pairs(core.methods) do
-    if not core.functional[name] then visit(name, op) end
+    if not rawget(core.functional, name) then visit(name, op) end
   end
 end
 

@@ -188,8 +188,8 @@ describe('help', function()
     for _, entry in ipairs(index.all) do
       local owner, name = entry.owner, entry.name
       local there = true
-      if owner == 'Ops' then there = core.functional[name]
-      elseif owner == 'F' then there = core.functional[name]
+      if owner == 'Ops' then there = rawget(core.functional, name)
+      elseif owner == 'F' then there = rawget(core.functional, name)
       elseif owner == 'Tensor' then there = core.methods[name]
       elseif owner == 'ul' then there = rawget(ul, name)
       elseif entry.file:find 'meta/core.lua' and owner then
@@ -204,7 +204,7 @@ describe('help', function()
       end
     end
     for name, value in pairs(core) do
-      if type(value) == 'function' and not rawget(ul, name) and not core.functional[name]
+      if type(value) == 'function' and not rawget(ul, name) and not rawget(core.functional, name)
         and not of_core['core.' .. name] then
         missing[#missing + 1] = 'core.' .. name
       end

@@ -209,7 +209,11 @@ describe('what is refused:', function()
   it('a checkpoint of another model', function()
     train {}
     local before = contents()
-    assert.matches('%[260, 16%].*%[260, 32%]', refused(train { ['model.dim'] = 32, steps = 6 }))
+    assert.matches("%[260, 16%] in the checkpoint and %[260, 32%] in the model; give this run a "
+                   .. 'folder of its own %(out=..%), or set again what has changed: '
+                   .. 'model.dim 16 %-> 32$', refused(train { ['model.dim'] = 32, steps = 6 }))
+    assert.matches('is f32 in the checkpoint and bf16 in the model; give .* changed: '
+                   .. 'dtype none %-> bf16$', refused(train { dtype = 'bf16', steps = 6 }))
     assert.equal(before, contents())
   end)
 

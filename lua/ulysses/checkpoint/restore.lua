@@ -121,10 +121,22 @@ function restore.outline(path, content, with_optim)
            optimizer = with_optim and json.array(sorted_keys(content.tensors.optimizer)) or nil }
 end
 
+-- Refuses what is not of the same names and shapes, with a hint where there is one.
+local function compare_all(path, model, optim, listed, hint)
+  local ok, problem = pcall(function()
+    if model then compare(path, 'parameter', 'the model', model, listed.model) end
+    if not optim then return end
+    compare_kinds(path, optim, listed.optimizer)
+    compare(path, 'optimizer state', 'the optimizer', optim, listed.optimizer)
+  end)
+  if not ok and hint and getmetatable(problem) then refuse('%s; %s', tostring(problem), hint) end
+  if not ok then error(problem, 0) end
+end
+
 --- All checks come before the first change. The first rank of a group reads; all of them call it.
 ---@param outline table of restore.outline
 ---@param content table|nil the manifest, which the first rank has
----@param given { model: table?, optim: table?, base: string? }
+---@param given { model: table?, optim: table?, base: string?, hint: string? }
 ---@param group Group?
 ---@return table state
 function restore.fill(outline, content, given, group)
@@ -142,10 +154,7 @@ function restore.fill(outline, content, given, group)
     if model and outline.base then
       base.compare(path, outline.base, given.base or given.model.source)
     end
-    if model then compare(path, 'parameter', 'the model', model, listed.model) end
-    if not optim then return end
-    compare_kinds(path, optim, listed.optimizer)
-    compare(path, 'optimizer state', 'the optimizer', optim, listed.optimizer)
+    compare_all(path, model, optim, listed, given.hint)
   end)
   local open = opener(path)
   core.no_grad(function()

@@ -107,6 +107,10 @@ end
 ---@param inputs userdata i64 [B, T]
 ---@param targets userdata i64 [B, T]
 local function from(inputs, targets)
+  if not ul.is_tensor(inputs) or not ul.is_tensor(targets) then
+    raise('data.batch: expected tensors of inputs and targets, got a %s and a %s', type(inputs),
+          type(targets))
+  end
   local B, T = inputs:size()
   local known = targets:device() ~= 'meta' and targets:to('cpu'):contiguous()
   local rows, y = {}, known and known:data()
@@ -164,8 +168,8 @@ end
 ---@param n integer
 function Batch:micros(n)
   local B, least = #self.rows, self.mesh and self.mesh:least_rows(self.n_rows) or self.n_rows
-  if n < 1 or n > least or n ~= math.floor(n) then
-    raise('batch:micros: cannot cut %d rows into %g parts', least, n)
+  if type(n) ~= 'number' or n < 1 or n > least or n ~= math.floor(n) then
+    raise('batch:micros: cannot cut %d rows into %s parts', least, tostring(n))
   end
   local i = 0
   return function()

@@ -177,8 +177,8 @@ end
 --- Examples with answers stay whole.
 ---@param fraction number in (0, 1)
 function Corpus:hold_out(fraction)
-  if not (fraction > 0 and fraction < 1) then
-    raise('hold_out: the fraction must lie between 0 and 1, got %g', fraction)
+  if type(fraction) ~= 'number' or not (fraction > 0 and fraction < 1) then
+    raise('hold_out: the fraction must lie between 0 and 1, got %s', tostring(fraction))
   end
   local cut = math.floor(self.n * (1 - fraction))
   if self.mask then
@@ -235,8 +235,8 @@ end
 ---@return Rows
 function Corpus:pack(length, given)
   local overlong = options.read('pack', given, { overlong = options.none }).overlong
-  if length < 1 or length ~= math.floor(length) then
-    raise('pack: a row needs a positive length, got %g', length)
+  if type(length) ~= 'number' or length < 1 or length ~= math.floor(length) then
+    raise('pack: a row needs a positive length, got %s', tostring(length))
   end
   if overlong and not self.mask then raise 'pack: overlong is for examples with answers' end
   if not self.mask then return rows.new(self, length) end

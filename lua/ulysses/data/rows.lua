@@ -33,8 +33,8 @@ end
 --- How many rows a batch has (over all micro-batches).
 ---@param size integer
 function Rows:batch(size)
-  if size < 1 or size ~= math.floor(size) then
-    raise('batch: a batch needs a positive number of rows, got %g', size)
+  if type(size) ~= 'number' or size < 1 or size ~= math.floor(size) then
+    raise('batch: a batch needs a positive number of rows, got %s', tostring(size))
   end
   self.size = size
   return self
