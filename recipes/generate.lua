@@ -2,9 +2,11 @@
 --
 --   ulysses-lua recipes/generate.lua model=path/to/folder prompt='Once upon a time'
 --   ulysses-lua recipes/generate.lua model=path/to/folder prompt='Who are you?' chat=true
+--   ulysses-lua recipes/generate.lua model=path/to/folder prompt='2 + 2?' chat=true tools=t.json
 --   ulysses-lua recipes/generate.lua model=path/to/folder prompts=questions.txt out=answers.jsonl
 --   ulysses-lua recipes/generate.lua model=path/to/folder adapter=runs/finetune/model
 local refuse = require 'ulysses.refuse'
+local tools = require 'ulysses.tools'
 local ul = require 'ulysses'
 local utf8 = require 'ulysses.utf8'
 
@@ -18,6 +20,8 @@ local recipe = ul.recipe 'generate' {
   chat = false,                    -- whether a prompt is what a user says, and an answer is wanted
   system = ul.none 'string',       -- what the conversation begins with
   family = ul.none 'string',       -- of conversations, where the tokenizer does not tell it
+  date = ul.none 'string',         -- '26 Jul 2024': Llama 3.1 and later have one before a talk
+  tools = ul.none 'string',        -- a JSON file: the list of tools that an answer may call
   thinking = ul.none 'boolean',    -- false: Qwen3 answers at once
   n = 200,                         -- tokens at most
   temperature = ul.none 'number',  -- 0 takes the likeliest; without: as the model says, or 0.8
@@ -120,7 +124,7 @@ local function check(cfg)
   for _, text in ipairs(cfg.stop) do
     if text == '' then refuse 'generate: stop has an empty text in it' end
   end
-  for _, name in ipairs { 'system', 'family', 'thinking' } do
+  for _, name in ipairs { 'system', 'family', 'date', 'tools', 'thinking' } do
     if cfg[name] ~= nil and not cfg.chat then
       refuse("generate: %s='%s' says nothing without chat=true", name, tostring(cfg[name]))
     end
@@ -129,19 +133,19 @@ local function check(cfg)
     refuse("generate: out='%s' is the file of the prompts, which would be lost", cfg.out)
   end
   if cfg.out then open_out(cfg.out, 'a'):close() end
-  return prompts_of(cfg)
+  return prompts_of(cfg), cfg.tools and tools.open(cfg.tools)
 end
 
 function recipe.run(cfg)
-  local lines = check(cfg)
+  local lines, may_call = check(cfg)
   local model = ul.hf.load(cfg.model, {
     mesh = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp }, dtype = cfg.dtype,
     adapter = cfg.adapter,
   })
   local how = { tokenizer = cfg.tokenizer, n = cfg.n, temperature = cfg.temperature,
                 top_k = cfg.top_k, top_p = cfg.top_p, min_p = cfg.min_p, stop = cfg.stop,
-                seed = cfg.seed, context = cfg.context, family = cfg.family,
-                thinking = cfg.thinking }
+                seed = cfg.seed, context = cfg.context, family = cfg.family, date = cfg.date,
+                tools = may_call, thinking = cfg.thinking }
   if cfg.prompts or cfg.out then return answer_all(cfg, lines, model, how) end
   return answer(cfg, model, how)
 end

@@ -4,6 +4,7 @@
 -- The order of keys is what a model has learned too, and Lua tables keep none: what comes from a
 -- file is taken from its text.
 local json = require 'ulysses.json'
+local open_file = require 'ulysses.open_file'
 local refuse = require 'ulysses.refuse'
 
 local tools = {}
@@ -196,6 +197,20 @@ function tools.read(given)
     texts[i] = text
   end
   return #texts > 0 and texts or nil
+end
+
+--- The tools of a file, a list in JSON; what is wrong is said with the file's name.
+---@param path string
+---@return string[]
+function tools.open(path)
+  local file, why = open_file(path, 'r')
+  local text = file and file:read '*a' or ''
+  if file then file:close() else refuse('cannot read %s', why) end
+  local _, sentence = json.decode(text)
+  if sentence then refuse('%s: %s', path, sentence) end
+  local ok, list = pcall(tools.read, (text:gsub('^\239\187\191', '')))
+  if ok and list then return list end
+  refuse('%s: %s', path, ok and 'it has no tools' or tostring(list):gsub('^chat: ', ''))
 end
 
 --- The calls in a message, nil where there are none: names, ids, and JSON texts of the arguments.

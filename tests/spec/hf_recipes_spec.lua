@@ -155,6 +155,26 @@ describe('a recipe', function()
                    output)
   end)
 
+  it('tells a model of tools', function()
+    local made, ids = require 'tests.small_tokenizers', 1024
+    local variant = made.variant 'qwen2'
+    local added = made.with_specials(variant, { '<|im_start|>', '<|im_end|>' })
+    for _, token in ipairs(added) do ids = math.max(ids, token.id + 1) end
+    local c = llama3:configure { model = small, 'model.vocab=' .. ids }.model
+    local folder, path = parent .. '/caller', parent .. '/tools.json'
+    ul.hf.save(folder, llama3.model(c):init_weights { seed = 1 }, 'bytes',
+               { settings = c, max_tokens = 512 })
+    models.write(folder .. '/tokenizer.json', made.made(variant, { added_tokens = added }))
+    models.write(path, '[{"type": "function", "function": {"name": "add", "a": 1, "B": 2}}]')
+    local command = ('$P recipes/generate.lua model=%s chat=true temperature=0 n=8 '
+                     .. "prompt='2 + 2?' tools=%s "):format(folder, path)
+    local how = { family = 'qwen3', temperature = 0, n = 8, tools = models.read(path) }
+    local expected = ul.hf.load(folder):generate({ { role = 'user', content = '2 + 2?' } }, how)
+    assert.equal(expected .. '\n', (program.shell(command .. 'family=qwen3 2>/dev/null')))
+    assert.matches('there are tools, which the format chatml does not have\n$',
+                   (program.shell(command .. 'family=chatml')))
+  end)
+
   it('says what is wrong before it writes', function()
     local function said(arguments, command)
       local output, status = program.shell(('$P %s recipes/generate.lua %s %s'):format(
@@ -169,6 +189,9 @@ describe('a recipe', function()
     models.write(parent .. '/prompts', 'One\n')
     models.write(parent .. '/blank', ' \n')
     models.write(parent .. '/bytes', 'One\n\255\n')
+    models.write(parent .. '/tools', '{"name": "f"}')
+    models.write(parent .. '/none', '[]')
+    models.write(parent .. '/broken', '[{"name"]')
     for arguments, sentence in pairs {
       ['n=-3'] = 'n=-3 is too small; it is 0 at least',
       ['top_k=0'] = 'top_k=0 is too small; it is 1 at least',
@@ -180,10 +203,16 @@ describe('a recipe', function()
       ['prompts=' .. parent .. '/blank'] = "prompts='" .. parent
         .. "/blank' is empty; it wants a prompt on each line",
       ['prompts=' .. parent .. '/bytes'] = "prompts='" .. parent .. "/bytes': line 2 is no UTF-8",
+      ['tools=x'] = "tools='x' says nothing without chat=true",
       ['system=Hi'] = "system='Hi' says nothing without chat=true",
       ['prompts=a out=a'] = "out='a' is the file of the prompts, which would be lost",
     } do
       assert.equal('ulysses-lua: generate: ' .. sentence, said('model=/nonexist ' .. arguments))
+    end
+    for name, sentence in pairs { tools = "'tools' must be a list of tools", broken = 'line 1',
+                                  none = 'it has no tools', nowhere = 'No such file' } do
+      assert.matches(('%s/%s: .*%s'):format(parent, name, sentence),
+                     said('chat=true tools=' .. parent .. '/' .. name))
     end
     assert.matches('sizes alone', said('tokenizer=bytes', '--device meta'))
     assert.matches('nowhere/adapter_config.json: No such', said 'adapter=nowhere')
