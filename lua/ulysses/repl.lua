@@ -11,6 +11,12 @@ local signals = core.signals
 local line = core.remote.is_open() and remote or core.line
 local repl = {}
 
+-- What Lua itself has: the library and this prompt run on it, whatever is typed.
+local standard = {}
+for name, value in pairs(_G) do
+  standard[name] = type(value) == 'function' or package.loaded[name] == value or nil
+end
+
 local SLOW = 0.1 -- seconds from which on the time is shown
 local QUIT = setmetatable({}, { __tostring = function() return 'quit' end })
 
@@ -246,9 +252,13 @@ local function preset(name, value)
   if rawget(_G, name) == nil then rawset(_G, name, value) end
 end
 
+-- Assigns a global; one that would take the place of something standard is only what is typed's.
+local function assign(own, name, value) rawset(standard[name] and own or _G, name, value) end
+
 -- What the prompt is at the outside: globals, and behind them the variables where it last failed.
 local function use_globals()
-  environment = _G
+  environment = setmetatable({}, { __index = _G, __newindex = assign,
+                                   __names = function() return {}, _G end })
   setmetatable(_G, {
     __index = function(_, name)
       if variables then return (variables:get(name)) end
@@ -321,8 +331,8 @@ function repl.inside(sentence)
       if found then return value end
       return rawget(_G, name)
     end,
-    __newindex = function(_, name, value)
-      if not (here and here:set(name, value)) then rawset(_G, name, value) end
+    __newindex = function(own, name, value)
+      if not (here and here:set(name, value)) then assign(own, name, value) end
     end,
     __names = function() return here and here:names() or {}, _G end,
   })

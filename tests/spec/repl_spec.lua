@@ -148,6 +148,21 @@ describe('the prompt', function()
     end
   end)
 
+  it('outlives names that are taken', function()
+    open()
+    for _, name in ipairs { 'type', 'string', 'pcall', 'print', '_G' } do
+      answer(name .. " = 'mine'")
+      assert.equal('mine\n', answer(name))
+    end
+    assert.equal('{ 3, {} }\n', answer '{ 1 + 2, {} }')
+    assert.matches('stdin:1: x', answer 'error "x"')
+    answer 'function f() type = 1 return type end'
+    assert.equal('1\n', answer 'f()')
+    assert.equal("{ 'type' }\n", answer '{ (ul.json.encode("type"):match "%a+") }')
+    answer 'type = nil'
+    assert.matches('^function', answer 'type')
+  end)
+
   it('shows the variables where an error was', function()
     open()
     assert.matches("in function 'f'", answer 'function f(a) local b = a + 1; return a.x.y end f(5)')
