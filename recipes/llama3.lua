@@ -143,6 +143,9 @@ function recipe.train(cfg, Model)
   local model, tokenizer = new_model(cfg, Model)
   local mesh = model.mesh
   model.recompute, model.offload = cfg.recompute, cfg.offload
+  if cfg.model.path and not (cfg.tokenizer or tokenizer) then
+    print(("'%s' has no tokenizer: text is taken as bytes"):format(cfg.model.path))
+  end
   tokenizer = cfg.tokenizer or tokenizer or 'bytes'
   local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay,
                                         offload = cfg.offload })

@@ -45,6 +45,8 @@ describe('a recipe', function()
     local first, _, said = quietly(llama3.train,
                                    llama3:configure(settings { model = small, save = out }))
     assert.equal('saved: ' .. out, said:match '[^\n]*$')
+    local _, _, noted = quietly(llama3.train, llama3:configure(settings { model = out, steps = 1 }))
+    assert.matches("^'" .. out .. "' has no tokenizer: text is taken as bytes\n", noted)
     same_weights(first, (ul.hf.load(out)))
     assert.equal(32, ul.hf.load(out).settings.max_tokens)
     local half, both = parent .. '/half', parent .. '/both' -- bf16 comes back as bf16

@@ -18,8 +18,8 @@ local limits = {
   rank = { least = 0, most = 2 ^ 16 }, epochs = { least = 1, most = 2 ^ 30 },
   steps = { least = 1 }, warmup = { least = 0 }, save_every = { least = 0 }, keep = { least = 1 },
   log_every = { least = 0 }, sample = { least = 0, most = 2 ^ 30 },
-  sp = { least = 1, most = 2 ^ 20 }, ring = { least = 0, most = 2 ^ 20 },
-  tp = { least = 1, most = 2 ^ 20 }, lr = { least = 0 }, weight_decay = { least = 0 },
+  sp = { least = 1, most = 2 ^ 16 }, ring = { least = 0, most = 2 ^ 16 },
+  tp = { least = 1, most = 2 ^ 16 }, lr = { least = 0 }, weight_decay = { least = 0 },
   clip = { least = 0 }, held_out = { least = 0 }, seed = { least = 0 },
 }
 local dtypes = { f32 = true, bf16 = true, f64 = true }
