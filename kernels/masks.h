@@ -19,8 +19,8 @@ typedef struct key_range {
 UL_MASK int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 UL_MASK int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* The document that holds token `at` of the flattened B T; the empty ones before it are passed. */
-UL_MASK key_range document_at(const ul_attention_args *a, int64_t at)
+/* Which document holds token `at` of the flattened B T; the empty ones before it are passed. */
+UL_MASK int64_t document_of(const ul_attention_args *a, int64_t at)
 {
     int64_t low = 0, high = a->n_docs; /* docs[low] <= at, high is beyond */
     while (high - low > 1) {
@@ -30,7 +30,13 @@ UL_MASK key_range document_at(const ul_attention_args *a, int64_t at)
         else
             high = middle;
     }
-    key_range found = {a->docs[low], a->docs[low + 1]};
+    return low;
+}
+
+UL_MASK key_range document_at(const ul_attention_args *a, int64_t at)
+{
+    int64_t number = document_of(a, at);
+    key_range found = {a->docs[number], a->docs[number + 1]};
     return found;
 }
 

@@ -139,6 +139,23 @@ static __global__ void __launch_bounds__(FLASH_THREADS) flash_dq_kernel(flash_sl
 
 /* ---- dk, dv ---- */
 
+/* The call with but those documents that n keys from `key` on are of, and one on each side. What
+ * queries see of these keys is the same: those of other documents, which see none, are taken to be
+ * of the one before them, or behind.
+ */
+__device__ __forceinline__ ul_attention_args near_keys(const ul_attention_args &call, int64_t b,
+                                                       int64_t key, int64_t n)
+{
+    ul_attention_args a = call;
+    if (!a.docs || a.n_docs == 0) return a;
+    int64_t at = key + (a.row_tokens ? b * a.row_tokens + a.k_start : b * a.k_tokens);
+    int64_t begin = most(document_of(&call, at) - 1, 0);
+    int64_t end = least(document_of(&call, at + n - 1) + 2, call.n_docs);
+    a.docs += begin;
+    a.n_docs = end - begin;
+    return a;
+}
+
 /* The tiles of queries that meet the keys [key, key + n): a run of them, since neither bound falls.
  */
 struct tile_range {
@@ -146,10 +163,10 @@ struct tile_range {
 };
 
 template <int OTHER>
-__device__ __forceinline__ tile_range tiles_that_see(const flash_slopes &f, int64_t b, int64_t key,
-                                                     int64_t n)
+__device__ __forceinline__ tile_range tiles_that_see(const flash_slopes &f,
+                                                     const ul_attention_args &a, int64_t b,
+                                                     int64_t key, int64_t n)
 {
-    const ul_attention_args &a = f.a;
     tile_range found;
     for (int edge = 0; edge < 2; edge++) {
         int64_t low = 0, high = f.q_tiles;
@@ -185,10 +202,10 @@ __device__ __forceinline__ walk begin_head(const flash_slopes &f, const tile_ran
  * on, to behind their rows of q; returns how many queries it has.
  */
 template <int DIM, int OTHER>
-__device__ __forceinline__ int copy_queries(const flash_slopes &f, uint16_t *stage, const walk &w,
-                                            int64_t b, int64_t key, int n)
+__device__ __forceinline__ int copy_queries(const flash_slopes &f, const ul_attention_args &a,
+                                            uint16_t *stage, const walk &w, int64_t b, int64_t key,
+                                            int n)
 {
-    const ul_attention_args &a = f.a;
     int64_t first = w.tile * OTHER;
     int rows = (int)least(a.q_tokens - first, OTHER), i = threadIdx.x;
     int64_t q_at = b * a.q_stride[0] + first * a.q_stride[1] + w.head * a.q_stride[2];
@@ -223,9 +240,10 @@ static __global__ void __launch_bounds__(FLASH_THREADS, 2) flash_dkv_kernel(flas
     int64_t v_at = b * a.v_stride[0] + key * a.v_stride[1] + kv * a.v_stride[2];
     copy_rows<DIM, OWN>(k, rows_from(f.k, k_at), n);
     copy_rows<DIM, OWN>(v, rows_from(f.v, v_at), n);
-    tile_range tiles = tiles_that_see<OTHER>(f, b, key, n);
+    const ul_attention_args near = near_keys(a, b, key, n);
+    tile_range tiles = tiles_that_see<OTHER>(f, near, b, key, n);
     walk now = begin_head(f, tiles, 0, kv);
-    if (now.head < a.n_heads) rows = copy_queries<DIM, OTHER>(f, stages, now, b, key, n);
+    if (now.head < a.n_heads) rows = copy_queries<DIM, OTHER>(f, near, stages, now, b, key, n);
     copy_commit();
     float dk[1][DIM / 8][4], dv[1][DIM / 8][4];
     if (MADE & DK) clear<DIM>(dk);
@@ -236,7 +254,7 @@ static __global__ void __launch_bounds__(FLASH_THREADS, 2) flash_dkv_kernel(flas
         int present = rows;
         if (next.tile == tiles.end) next = begin_head(f, tiles, now.head + 1, kv);
         if (next.head < a.n_heads)
-            rows = copy_queries<DIM, OTHER>(f, stages + (turn ^ 1) * STAGE, next, b, key, n);
+            rows = copy_queries<DIM, OTHER>(f, near, stages + (turn ^ 1) * STAGE, next, b, key, n);
         copy_commit();
         copy_wait<1>();
         __syncthreads();

@@ -27,6 +27,8 @@ local cases = {
   ['documents'] = { t = 150, B = 2, D = 16, causal = true,
                     docs = { 0, 1, 64, 65, 129, 150, 200, 300 } },
   ['documents, and no order'] = { t = 200, D = 16, docs = { 0, 70, 134, 200 } },
+  ['documents of all keys of a tile, and no order'] = {
+    t = 200, B = 2, D = 16, docs = { 0, 3, 64, 128, 140, 200, 263, 264, 400 } },
   ['documents and a window'] = { t = 200, D = 16, causal = true, window = 20,
                                  docs = { 0, 3, 100, 200 } },
   ['few queries at the end of many keys'] = { tq = 3, tk = 333, D = 16, causal = true },
