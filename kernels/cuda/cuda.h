@@ -62,38 +62,7 @@ int ul_cuda_fail(const char *sentence);
 /* Copies a result of a kernel to the host, and waits for it. */
 int ul_cuda_fetch(ul_stream *s, void *host, const void *data, int64_t bytes);
 
-#ifdef UL_TYPE
-
-/* real: what an element is stored as; acc: what is computed and accumulated in. */
-#if UL_TYPE_IS(f32)
-typedef float real;
-typedef float acc;
-#elif UL_TYPE_IS(bf16)
-typedef uint16_t real;
-typedef float acc;
-#elif UL_TYPE_IS(f64)
-typedef double real;
-typedef double acc;
-#elif UL_TYPE_IS(i32)
-typedef int32_t real;
-typedef int64_t acc;
-#elif UL_TYPE_IS(i64)
-typedef int64_t real;
-typedef int64_t acc;
-#elif UL_TYPE_IS(u8)
-typedef uint8_t real;
-typedef int64_t acc;
-#endif
-
-/* The type of sums: the element's own for floats, i64 for integers. */
-#if UL_TYPE_FLOAT
-typedef real sum_t;
-#else
-typedef int64_t sum_t;
-#endif
-
-/* Kernels that each file has for every dtype have internal linkage: one program has all of them. */
-#define KERNEL static __global__ void
+/* ---- bf16 as it is stored ---- */
 
 __device__ __forceinline__ float float_of(uint32_t bits)
 {
@@ -128,6 +97,39 @@ __device__ __forceinline__ uint16_t f32_to_bf16(float x)
     return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
 #endif
 }
+
+#ifdef UL_TYPE
+
+/* real: what an element is stored as; acc: what is computed and accumulated in. */
+#if UL_TYPE_IS(f32)
+typedef float real;
+typedef float acc;
+#elif UL_TYPE_IS(bf16)
+typedef uint16_t real;
+typedef float acc;
+#elif UL_TYPE_IS(f64)
+typedef double real;
+typedef double acc;
+#elif UL_TYPE_IS(i32)
+typedef int32_t real;
+typedef int64_t acc;
+#elif UL_TYPE_IS(i64)
+typedef int64_t real;
+typedef int64_t acc;
+#elif UL_TYPE_IS(u8)
+typedef uint8_t real;
+typedef int64_t acc;
+#endif
+
+/* The type of sums: the element's own for floats, i64 for integers. */
+#if UL_TYPE_FLOAT
+typedef real sum_t;
+#else
+typedef int64_t sum_t;
+#endif
+
+/* Kernels that each file has for every dtype have internal linkage: one program has all of them. */
+#define KERNEL static __global__ void
 
 #if UL_TYPE_IS(bf16)
 __device__ __forceinline__ acc load(real x) { return bf16_to_f32(x); }

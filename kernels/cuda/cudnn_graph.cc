@@ -96,20 +96,29 @@ void graph::run_operation(descriptor d)
     operations.push_back(d);
 }
 
-tensor graph::pointwise(int mode, int y_type, const tensor &x, const tensor *b, const tensor *mask,
-                        const tensor *given, int compute)
+/* A node that is yet to be run, for further operands. */
+descriptor graph::begin_pointwise(int mode, int compute, const int64_t *axis, const tensor &x,
+                                  const tensor &y)
 {
-    tensor y = given ? *given : between(y_type, x.dims, x.strides);
     descriptor what = make(BACKEND_POINTWISE_DESCRIPTOR);
     set(what, ATTR_POINTWISE_MODE, TYPE_POINTWISE_MODE, 1, &mode);
     set(what, ATTR_POINTWISE_MATH_PREC, TYPE_DATA_TYPE, 1, &compute);
+    if (axis) set(what, ATTR_POINTWISE_AXIS, TYPE_INT64, 1, axis);
     finalize(what);
     descriptor node = make(BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     set(node, ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, what);
     set(node, ATTR_OPERATION_POINTWISE_XDESC, x.d);
+    set(node, ATTR_OPERATION_POINTWISE_YDESC, y.d);
+    return node;
+}
+
+tensor graph::pointwise(int mode, int y_type, const tensor &x, const tensor *b, const tensor *mask,
+                        const tensor *given, int compute)
+{
+    tensor y = given ? *given : between(y_type, x.dims, x.strides);
+    descriptor node = begin_pointwise(mode, compute, nullptr, x, y);
     if (b) set(node, ATTR_OPERATION_POINTWISE_BDESC, b->d);
     if (mask) set(node, ATTR_OPERATION_POINTWISE_TDESC, mask->d);
-    set(node, ATTR_OPERATION_POINTWISE_YDESC, y.d);
     run_operation(node);
     return y;
 }
@@ -117,17 +126,7 @@ tensor graph::pointwise(int mode, int y_type, const tensor &x, const tensor *b, 
 tensor graph::index(const tensor &like, int64_t axis, int compute)
 {
     tensor y = between(DATA_INT32, like.dims, like.strides);
-    const int mode = POINTWISE_GEN_INDEX;
-    descriptor what = make(BACKEND_POINTWISE_DESCRIPTOR);
-    set(what, ATTR_POINTWISE_MODE, TYPE_POINTWISE_MODE, 1, &mode);
-    set(what, ATTR_POINTWISE_MATH_PREC, TYPE_DATA_TYPE, 1, &compute);
-    set(what, ATTR_POINTWISE_AXIS, TYPE_INT64, 1, &axis);
-    finalize(what);
-    descriptor node = make(BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-    set(node, ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, what);
-    set(node, ATTR_OPERATION_POINTWISE_XDESC, like.d);
-    set(node, ATTR_OPERATION_POINTWISE_YDESC, y.d);
-    run_operation(node);
+    run_operation(begin_pointwise(POINTWISE_GEN_INDEX, compute, &axis, like, y));
     return y;
 }
 

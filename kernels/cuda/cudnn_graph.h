@@ -84,6 +84,8 @@ struct graph {
   private:
     tensor make_tensor(int64_t id, int type, quad dims, quad strides, const tensor *offsets,
                        bool is_virtual, bool is_value);
+    descriptor begin_pointwise(int mode, int compute, const int64_t *axis, const tensor &x,
+                               const tensor &y);
     void run_operation(descriptor d);
     std::vector<descriptor> proposed(const target &t, descriptor operation_graph);
     descriptor configured(const target &t, descriptor operation_graph, const pinned &choice);

@@ -109,15 +109,7 @@ static inline float exp2_fast(float x) { return exp2f(x); }
 
 static inline uint32_t bf16_pair(float low, float high)
 {
-    uint32_t pair = 0;
-    for (int i = 0; i < 2; i++) {
-        float x = i ? high : low;
-        uint32_t u;
-        memcpy(&u, &x, sizeof u);
-        u = (u & 0x7fffffffu) > 0x7f800000u ? u | 0x400000u : u + 0x7fffu + (u >> 16 & 1u);
-        pair |= u >> 16 << 16 * i;
-    }
-    return pair;
+    return f32_to_bf16(low) | (uint32_t)f32_to_bf16(high) << 16;
 }
 #endif
 
