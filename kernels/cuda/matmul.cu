@@ -12,26 +12,22 @@ enum { RUN = 32 };
 enum { TYPE_f32 = UL_BLASLT_F32, TYPE_bf16 = UL_BLASLT_BF16, TYPE_f64 = UL_BLASLT_F64 };
 enum { TILE = 64, DEPTH = 16, SQUARE = 4, THREADS = (TILE / SQUARE) * (TILE / SQUARE) };
 
+/* a or b: `extent` is m or n. Side by side lie elements of one m or n (by_k), or of one k; wide: 16
+ * bytes of them at multiples of 16, none of which are in part outside.
+ */
+struct operand {
+    const real *data;
+    int64_t step, stride, extent; /* step: from one matrix to the next */
+    int by_k, wide;
+};
+
 struct product {
     ul_gemm g;
     void *c;
-    const real *a, *b;
+    operand a, b;
     acc alpha, beta;
     int64_t row_tiles, col_tiles, tiles;
 };
-
-/* The element (row, k) of op(a), (k, col) of op(b); 0 outside of them. */
-__device__ __forceinline__ acc a_at(const product &p, const real *a, int64_t row, int64_t k)
-{
-    if (row >= p.g.m || k >= p.g.k) return 0;
-    return load(p.g.a_trans ? a[k * p.g.lda + row] : a[row * p.g.lda + k]);
-}
-
-__device__ __forceinline__ acc b_at(const product &p, const real *b, int64_t k, int64_t col)
-{
-    if (col >= p.g.n || k >= p.g.k) return 0;
-    return load(p.g.b_trans ? b[col * p.g.ldb + k] : b[k * p.g.ldb + col]);
-}
 
 /* c = alpha sum + beta c + bias, at one element */
 __device__ __forceinline__ void put(const product &p, int64_t at, int64_t col, acc sum)
@@ -47,22 +43,35 @@ __device__ __forceinline__ void put(const product &p, int64_t at, int64_t col, a
     }
 }
 
-/* Neighbouring threads read what lies side by side, whichever way a and b are stored. */
-__device__ __forceinline__ void load_tiles(const product &p, acc (*a)[TILE + 1], acc (*b)[TILE + 1],
-                                           int64_t row, int64_t col, int64_t k, const real *from_a,
-                                           const real *from_b)
+/* to [k][m or n], N elements at a time; 0 outside of the operand. Neighbouring threads read what
+ * lies side by side.
+ */
+template <int N>
+__device__ __forceinline__ void load_tile(acc (*to)[TILE + 1], const operand &x, int64_t batch,
+                                          int64_t first, int64_t k, int64_t k_extent)
 {
-    for (int i = threadIdx.x; i < TILE * DEPTH; i += THREADS) {
-        int along = i % TILE, deep = i / TILE;
-        if (!p.g.a_trans) deep = i % DEPTH, along = i / DEPTH;
-        a[deep][along] = a_at(p, from_a, row + along, k + deep);
-        along = i % TILE, deep = i / TILE;
-        if (p.g.b_trans) deep = i % DEPTH, along = i / DEPTH;
-        b[deep][along] = b_at(p, from_b, k + deep, col + along);
+    for (int i = threadIdx.x * N; i < TILE * DEPTH; i += THREADS * N) {
+        int deep = x.by_k ? i % DEPTH : i / TILE, along = x.by_k ? i / DEPTH : i % TILE;
+        int64_t row = x.by_k ? first + along : k + deep, col = x.by_k ? k + deep : first + along;
+        int inside = first + along < x.extent && k + deep < k_extent;
+        run<real, N> from;
+        if (inside) from = load_run<N>(x.data + batch * x.step + row * x.stride + col);
+        UNROLLED (j, N)
+            to[x.by_k ? deep + j : deep][x.by_k ? along : along + j] = inside ? load(from.v[j]) : 0;
     }
 }
 
-static __global__ void gemm_kernel(product p)
+__device__ __forceinline__ void load_operand(acc (*to)[TILE + 1], const operand &x, int64_t batch,
+                                             int64_t first, int64_t k, int64_t k_extent)
+{
+    if (x.wide)
+        load_tile<PACK>(to, x, batch, first, k, k_extent);
+    else
+        load_tile<1>(to, x, batch, first, k, k_extent);
+}
+
+/* As many blocks to a multiprocessor as the sums of f32, and of f64, leave registers for. */
+static __global__ void __launch_bounds__(THREADS, sizeof(acc) == 4 ? 3 : 2) gemm_kernel(product p)
 {
     __shared__ acc a[DEPTH][TILE + 1], b[DEPTH][TILE + 1];
     int first_row = threadIdx.x / (TILE / SQUARE) * SQUARE;
@@ -72,7 +81,8 @@ static __global__ void gemm_kernel(product p)
         int64_t row = tile / p.col_tiles % p.row_tiles * TILE, col = tile % p.col_tiles * TILE;
         acc sum[SQUARE][SQUARE] = {}, total[SQUARE][SQUARE] = {};
         for (int64_t k = 0; k < p.g.k; k += DEPTH) {
-            load_tiles(p, a, b, row, col, k, p.a + batch * p.g.a_step, p.b + batch * p.g.b_step);
+            load_operand(a, p.a, batch, row, k, p.g.k);
+            load_operand(b, p.b, batch, col, k, p.g.k);
             __syncthreads();
             for (int deep = 0; deep < DEPTH; deep++)
                 for (int i = 0; i < SQUARE; i++)
@@ -92,6 +102,13 @@ static __global__ void gemm_kernel(product p)
     }
 }
 
+static operand operand_of(const void *x, int64_t step, int64_t stride, int64_t extent, int64_t k,
+                          int by_k)
+{
+    int wide = is_aligned(x) && (step | stride | (by_k ? k : extent)) % PACK == 0;
+    return operand{(const real *)x, step, stride, extent, by_k, wide};
+}
+
 int CUDA(gemm)(ul_stream *s, void *c, const void *a, const void *b, const ul_gemm *g)
 {
     if (g->m == 0 || g->n == 0 || g->batch == 0) return 0;
@@ -99,8 +116,8 @@ int CUDA(gemm)(ul_stream *s, void *c, const void *a, const void *b, const ul_gem
     if (bad || made) return bad;
     product p = {*g,
                  c,
-                 (const real *)a,
-                 (const real *)b,
+                 operand_of(a, g->a_step, g->lda, g->m, g->k, !g->a_trans),
+                 operand_of(b, g->b_step, g->ldb, g->n, g->k, g->b_trans),
                  (acc)g->alpha,
                  (acc)g->beta,
                  ceil_div(g->m, TILE),

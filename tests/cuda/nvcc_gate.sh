@@ -121,7 +121,9 @@ for file in attention_flash attention_flash_backward; do
     must_have $file bf16 'mma\.sync.*m16n8k16.*bf16' 'ldmatrix.*x4' 'cp\.async.*16'
 done
 for dtype in f32 bf16; do
-    must_have attention_backward $dtype "ld\.global(\.nc)?\.v4\.[uf]32"
+    for file in attention_backward matmul; do
+        must_have $file $dtype "ld\.global(\.nc)?\.v4\.[uf]32"
+    done
     for file in norm softmax loss optimizer rope embedding shape unary binary; do
         must_have $file $dtype "ld\.global(\.nc)?\.v4\.[uf]32" "st\.global\.v4\.[uf]32"
     done
