@@ -37,7 +37,8 @@ local recipe = ul.recipe 'dpo' {
   dtype = ul.none 'string',        -- of the weights; without: that of the folder
   seed = 1,
   out = 'runs/dpo',                -- where the run is kept and resumed; '' keeps nothing
-  save = 'runs/dpo/model',         -- a folder for the model, or the adapters, at the end
+  save = ul.none 'string',         -- a folder for the model, or the adapters, at the end, which
+                                   -- Transformers and PEFT load; without: model in out
   save_every = 100, keep = 1,      -- steps between checkpoints; how many stay
   log_every = 1, tensorboard = false,
 }
@@ -55,6 +56,7 @@ local function check(cfg)
     refuse 'dpo: lora.targets is for adapters, and there are none: lora.rank=0'
   end
   local kind = cfg.lora.rank > 0 and 'adapter' or 'model'
+  cfg.save = cfg.save or cfg.out ~= '' and cfg.out .. '/model' or ''
   if cfg.save ~= '' then ul.hf.check_folder(cfg.save, kind, cfg.tokenizer or cfg.model) end
   return ul.data.pairs(cfg.data)
 end

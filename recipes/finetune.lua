@@ -35,7 +35,8 @@ local recipe = ul.recipe 'finetune' {
   dtype = ul.none 'string',        -- of the weights; without: that of the folder
   seed = 1,
   out = 'runs/finetune',           -- where the run is kept and resumed; '' keeps nothing
-  save = 'runs/finetune/model',    -- a folder for the model at the end, which Transformers loads
+  save = ul.none 'string',         -- a folder for the model, or the adapters, at the end, which
+                                   -- Transformers and PEFT load; without: model in out
   save_every = 100, keep = 1,      -- steps between checkpoints; how many stay
   merge = false,                   -- adapters become part of the model that is saved
   log_every = 1, tensorboard = false,
@@ -58,6 +59,7 @@ local function check(cfg)
            cfg.merge and 'merge=true' or 'lora.targets')
   end
   local is_adapter = cfg.lora.rank > 0 and not cfg.merge
+  cfg.save = cfg.save or cfg.out ~= '' and cfg.out .. '/model' or ''
   if cfg.save ~= '' then
     local what = is_adapter and 'adapter' or 'model'
     ul.hf.check_folder(cfg.save, what, cfg.tokenizer or cfg.model)

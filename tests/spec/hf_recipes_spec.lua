@@ -355,6 +355,33 @@ describe('a recipe', function()
     assert.matches('\nplan: [^\n]* parameters; a step of %d+ tokens takes [^\n]*\n$', output)
   end)
 
+  it('saves each run in a folder of its own', function()
+    local base, data = base_model(), { finetune = parent .. '/asked.jsonl', dpo = pairs_file() }
+    for _, recipe in ipairs { 'finetune', 'dpo' } do
+      local function train(more)
+        local output, status = program.shell(([[
+          $P recipes/%s.lua model=%s data=%s tokenizer=bytes seq_len=64 steps=1 batch=2 %s
+        ]]):format(recipe, base, data[recipe], more))
+        assert.equal(0, status, output)
+        return output
+      end
+      local first = ('%s/%s-1'):format(parent, recipe)
+      local output = train('out=' .. first)
+      assert.equal(('saved: %s/model'):format(first), output:match '([^\n]*)\n$')
+      local weights = models.read(first .. '/model/model.safetensors')
+      output = train(('lr=1e-2 out=%s/%s-2'):format(parent, recipe))
+      assert.equal(('saved: %s/%s-2/model'):format(parent, recipe), output:match '([^\n]*)\n$')
+      assert.is_nil(train('lr=1e-2 out='):find('saved', 1, true))
+      assert.is_nil(train('lr=1e-2 save= out=' .. first .. '-3'):find('saved', 1, true))
+      assert.is_true(weights == models.read(first .. '/model/model.safetensors'))
+      output = train('out=' .. first) -- nothing is left to do, and nothing has changed
+      assert.is_nil(output:find('changed', 1, true), output)
+      assert.is_true(weights == models.read(first .. '/model/model.safetensors'))
+      output = train(('out= save=%s/named-%s'):format(parent, recipe))
+      assert.matches('saved: [^\n]*/named%-' .. recipe .. '\n$', output)
+    end
+  end)
+
   it('says what is needed before a model is loaded', function()
     models.write(parent .. '/empty.jsonl', '{"text": "abc"}')
     local function said(recipe, arguments)
