@@ -40,6 +40,7 @@ static struct {
     size_t block_n;
     int in_block;
     int told_signal; /* which rank a signal has ended */
+    int has_ranks;   /* the first one takes signals */
     said *errors;
     int n_errors;
 } heard;
@@ -136,7 +137,9 @@ static int is_chatter(const char *text)
 static void hear_line(const char *text, size_t n, int interrupted)
 {
     int from, length = 0;
-    if (is_rule(text)) {
+    if (strchr(text, RANK_IS_THERE)) {
+        heard.has_ranks = 1;
+    } else if (is_rule(text)) {
         if (heard.in_block) end_block(interrupted);
         heard.in_block = !heard.in_block;
         heard.block_n = 0;
@@ -333,9 +336,13 @@ int launch_errors(void) { return job.errors; }
 int launch_presses(void) { return presses; }
 void launch_end(void) { kill(job.mpirun, SIGTERM); }
 
+/* What mpirun gets before it has ranks is lost there: it waits for them, or for a second one, which
+ * is in earnest.
+ */
 void launch_hand_on(void)
 {
-    for (; job.handed < signals; job.handed++) /* the second time in earnest */
+    if (!heard.has_ranks && signals < 2) return;
+    for (; job.handed < signals; job.handed++)
         kill(job.mpirun, job.handed ? SIGTERM : last_signal == SIGINT ? SIGUSR1 : SIGUSR2);
 }
 

@@ -2,6 +2,9 @@
 #ifndef UL_HOST_LAUNCH_H
 #define UL_HOST_LAUNCH_H
 
+/* What rank 0 says on stderr once it takes signals: nobody sees it. */
+enum { RANK_IS_THERE = '\1' };
+
 /* Starts n ranks of this program with these arguments; complains and returns 0 where that fails. */
 int launch(char *n, char *hosts, char **argv, int has_prompt);
 /* Hears and hands on until all ranks have ended; the exit status of it all. */

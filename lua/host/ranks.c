@@ -113,6 +113,7 @@ static int join(void)
         sigemptyset(&action.sa_mask);
         sigaction(SIGUSR1, &action, NULL);
         sigaction(SIGUSR2, &action, NULL);
+        if (rank == 0) fprintf(stderr, "%c\n", RANK_IS_THERE);
     }
     if (find_front()) {
         ranks_complain("rank %d cannot connect to the program that started it: %s", rank,

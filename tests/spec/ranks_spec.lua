@@ -143,6 +143,25 @@ describe('ranks', function()
     end
   end)
 
+  it('end by a signal that came before they were there', function()
+    local slow = os.tmpname()
+    finally(function() os.remove(slow) end)
+    local file = io.open(slow, 'w')
+    file:write [[#!/bin/sh
+      # as mpirun itself, which hears and forgets until it has ranks
+      trap : USR1 USR2
+      [ "$1" = --version ] || sleep 1
+      exec mpirun "$@"
+    ]]
+    file:close()
+    os.execute('chmod +x ' .. slow)
+    local ends = 'local t = os.time() while os.time() < t + 10 do end'
+    local command = 'export UL_MPIRUN=%s; $P --ranks 2 $S & front=$!; sleep 0.7; kill -%d $front; '
+      .. 'wait $front; echo $?'
+    local output = with_script(ends, command:format(slow, 15))
+    assert.equal('143\n', output:match '%d+\n$', output)
+  end)
+
   it('end by Ctrl-C, and by themselves where it is watched', function()
     local watches = TELL .. [[
       local signals = require('ulysses.core').signals
