@@ -29,6 +29,8 @@ local recipe = ul.recipe 'dpo' {
   lora = { rank = 0,               -- of the adapters; 0: there are none, all weights are trained
            alpha = 16,
            targets = {} },         -- wq,wv: maps that get one; none named: all
+  max_tokens = ul.none 'integer',  -- the longest text it is to be meant for; without: as it was
+  rope_theta = ul.none 'number',   -- what its positions turn by: more for longer texts
   epochs = 1,                      -- times that all pairs are seen
   steps = ul.none 'integer',       -- instead of these
   lr = 5e-7,                       -- for adapters 10 times that
@@ -54,6 +56,9 @@ local function check(cfg)
     refuse 'dpo: data= is needed: a .jsonl file of lines with prompt, chosen and rejected'
   elseif cfg.lora.rank == 0 and #cfg.lora.targets > 0 then
     refuse 'dpo: lora.targets is for adapters, and there are none: lora.rank=0'
+  elseif cfg.lora.rank > 0 and (cfg.max_tokens or cfg.rope_theta) then
+    refuse('dpo: %s is for a model that is saved as a whole: lora.rank=0',
+           cfg.max_tokens and 'max_tokens' or 'rope_theta')
   end
   local kind = cfg.lora.rank > 0 and 'adapter' or 'model'
   cfg.save = cfg.save or cfg.out ~= '' and cfg.out .. '/model' or ''
@@ -94,7 +99,9 @@ end
 local function load(cfg)
   local ranks = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp, shard = cfg.shard }
   local options = { mesh = ranks, dtype = cfg.dtype, recompute = cfg.recompute,
-                    offload = cfg.offload }
+                    offload = cfg.offload, config = {
+                      max_position_embeddings = cfg.max_tokens, rope_theta = cfg.rope_theta,
+                    } }
   local model, tokenizer = ul.hf.load(cfg.model, options)
   if cfg.lora.rank > 0 then
     ul.lora.add(model, { rank = cfg.lora.rank, alpha = cfg.lora.alpha, seed = cfg.seed,
@@ -118,7 +125,7 @@ function recipe.train(cfg)
   local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay,
                                         offload = cfg.offload })
   local data = all:shuffle { seed = cfg.seed }:batch(size):shard(mesh)
-  local run = ul.run { dir = cfg.out, config = cfg, fixed = { 'lora' }, model = model,
+  local run = ul.run { dir = cfg.out, config = cfg, fixed = { 'lora', 'rope_theta' }, model = model,
                        optim = optim, data = data, base = model.source, keep = cfg.keep,
                        log_every = cfg.log_every, tensorboard = cfg.tensorboard }
   local how = { beta = cfg.beta, smoothing = cfg.smoothing, pairs = size, mesh = mesh }

@@ -27,6 +27,8 @@ local recipe = ul.recipe 'finetune' {
   lora = { rank = 0,               -- of the adapters; 0: there are none, all weights are trained
            alpha = 16,
            targets = {} },         -- wq,wv: maps that get one; none named: all
+  max_tokens = ul.none 'integer',  -- the longest text it is to be meant for; without: as it was
+  rope_theta = ul.none 'number',   -- what its positions turn by: more for longer texts
   epochs = 3,                      -- times that all data is seen
   steps = ul.none 'integer',       -- instead of these
   lr = 1e-5,                       -- for adapters 10 to 20 times that
@@ -59,6 +61,10 @@ local function check(cfg)
            cfg.merge and 'merge=true' or 'lora.targets')
   end
   local is_adapter = cfg.lora.rank > 0 and not cfg.merge
+  if is_adapter and (cfg.max_tokens or cfg.rope_theta) then
+    refuse('finetune: %s is for a model that is saved as a whole: merge=true, or lora.rank=0',
+           cfg.max_tokens and 'max_tokens' or 'rope_theta')
+  end
   cfg.save = cfg.save or cfg.out ~= '' and cfg.out .. '/model' or ''
   if cfg.save ~= '' then
     local what = is_adapter and 'adapter' or 'model'
@@ -101,6 +107,7 @@ function recipe.train(cfg)
   local model, tokenizer = ul.hf.load(cfg.model, {
     mesh = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp, shard = cfg.shard }, dtype = cfg.dtype,
     recompute = cfg.recompute, offload = cfg.offload,
+    config = { max_position_embeddings = cfg.max_tokens, rope_theta = cfg.rope_theta },
   })
   if cfg.lora.rank > 0 then
     ul.lora.add(model, { rank = cfg.lora.rank, alpha = cfg.lora.alpha, seed = cfg.seed,
@@ -112,7 +119,7 @@ function recipe.train(cfg)
   local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay,
                                         offload = cfg.offload })
   local data = rows:shuffle { seed = cfg.seed }:batch(batch):shard(model.mesh)
-  local run = ul.run { dir = cfg.out, config = cfg, fixed = { 'lora' }, model = model,
+  local run = ul.run { dir = cfg.out, config = cfg, fixed = { 'lora', 'rope_theta' }, model = model,
                        optim = optim, data = data, base = cfg.lora.rank > 0 and model.source or nil,
                        keep = cfg.keep, log_every = cfg.log_every, tensorboard = cfg.tensorboard }
   local test = held_out and rows_of(cfg, held_out):batch(cfg.batch)

@@ -3,6 +3,7 @@
 --   ulysses-lua recipes/llama3.lua                           as below
 --   ulysses-lua recipes/llama3.lua steps=2000 model.dim=512  any setting is overridden like this
 --   ulysses-lua recipes/llama3.lua model=path/to/folder lr=1e-5 data=book.txt save=better
+local refuse = require 'ulysses.refuse'
 local ul = require 'ulysses'
 local nn, F = ul.nn, ul.F
 
@@ -12,6 +13,9 @@ local recipe = ul.recipe 'llama3' {
             tied = false,          -- whether embedding and head are one matrix
             path = ul.none 'string' }, -- a folder as downloaded: its model and tokenizer go on
   data = ul.data.sample(),         -- a file of text, or a pattern: 'docs/*.md'
+  max_tokens = ul.none 'integer',  -- the longest text that what is saved is meant for; without:
+                                   -- as it was, or seq_len
+  rope_theta = ul.none 'number',   -- of a folder's model, in place of its own
   tokenizer = ul.none 'string',    -- its folder, or 'bytes'; without: that of the model, or bytes
   held_out = 0.05,                 -- the share of the text, at its end, kept for the test
   seq_len = 256, batch = 4,        -- tokens in a row; rows in a step
@@ -125,11 +129,17 @@ recipe.model = Llama
 local function new_model(cfg, Model)
   local ranks = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp, shard = cfg.shard }
   if cfg.model.path then
-    local model, tokenizer = ul.hf.load(cfg.model.path, { mesh = ranks, dtype = cfg.dtype })
+    local model, tokenizer = ul.hf.load(cfg.model.path, {
+      mesh = ranks, dtype = cfg.dtype,
+      config = { max_position_embeddings = cfg.max_tokens, rope_theta = cfg.rope_theta },
+    })
     for name in pairs(cfg.model) do          -- the record has what the folder says
       if name ~= 'path' then cfg.model[name] = model.settings[name] end
     end
     return model, tokenizer
+  end
+  if cfg.rope_theta then
+    refuse 'rope_theta is for a model=path/to/folder; that of a new model is model.rope_theta'
   end
   ranks.heads = cfg.model.n_heads
   return (Model or Llama)(cfg.model, ul.mesh(ranks)):to(cfg.dtype or 'f32')
@@ -152,8 +162,9 @@ function recipe.train(cfg, Model)
   local text = ul.data.read(cfg.data):tokenize(tokenizer)
   local train, held_out = text:hold_out(cfg.held_out)
   local data = train:pack(cfg.seq_len):shuffle { seed = cfg.seed }:batch(cfg.batch):shard(mesh)
-  local run = ul.run { dir = cfg.out, config = cfg, model = model, optim = optim, data = data,
-                       keep = cfg.keep, log_every = cfg.log_every, tensorboard = cfg.tensorboard }
+  local run = ul.run { dir = cfg.out, config = cfg, fixed = { 'rope_theta', 'model.rope_theta' },
+                       model = model, optim = optim, data = data, keep = cfg.keep,
+                       log_every = cfg.log_every, tensorboard = cfg.tensorboard }
   if cfg.warmup >= cfg.steps then
     print(('lr rises in all of the %d steps, for warmup=%d'):format(cfg.steps, cfg.warmup))
   end
@@ -180,7 +191,8 @@ function recipe.train(cfg, Model)
   if run.dir then print('the report: ' .. run:report()) end
   if cfg.save then
     run:after(function()
-      ul.hf.save(cfg.save, model, tokenizer, { settings = cfg.model, max_tokens = cfg.seq_len })
+      ul.hf.save(cfg.save, model, tokenizer, { settings = cfg.model,
+                                               max_tokens = cfg.max_tokens or cfg.seq_len })
     end)
     print('saved: ' .. cfg.save)
   end

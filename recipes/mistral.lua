@@ -14,6 +14,9 @@ local recipe = ul.recipe 'mistral' {
             tied = false,          -- whether embedding and head are one matrix
             path = ul.none 'string' }, -- a folder as downloaded: its model and tokenizer go on
   data = ul.data.sample(),         -- a file of text, or a pattern: 'docs/*.md'
+  max_tokens = ul.none 'integer',  -- the longest text that what is saved is meant for; without:
+                                   -- as it was, or seq_len
+  rope_theta = ul.none 'number',   -- of a folder's model, in place of its own
   tokenizer = ul.none 'string',    -- its folder, or 'bytes'; without: that of the model, or bytes
   held_out = 0.05,                 -- the share of the text, at its end, kept for the test
   seq_len = 256, batch = 4,        -- tokens in a row; rows in a step

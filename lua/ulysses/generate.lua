@@ -2,6 +2,7 @@
 local ul = require 'ulysses'
 local choose = require 'ulysses.sampling'
 local new_cache = require 'ulysses.cache'
+local notice = require 'ulysses.notice'
 local options = require 'ulysses.options'
 local raise = require 'ulysses.raise'
 local refuse = require 'ulysses.refuse'
@@ -234,6 +235,21 @@ local function stream_of(how, n_prompts)
   return (not how.mesh or how.mesh.world.rank == 0) and streamed.write or nil
 end
 
+-- Says what the model does not see of a prompt, and where it sees more than it is meant for.
+local function compare_length(model, writers, how)
+  local longest, most = 0, model.settings and model.settings.max_tokens
+  for _, writer in ipairs(writers) do longest = math.max(longest, #writer.tokens) end
+  if longest > how.context then
+    notice(('generate: of a prompt of %d tokens the model sees the last %d (context)'):format(
+      longest, how.context))
+  end
+  local seen = math.min(longest + how.n, how.context)
+  if most and seen > most then
+    notice(('generate: texts of %d tokens are longer than the %d that the model is meant for '
+            .. '(max_position_embeddings of its config.json)'):format(seen, most))
+  end
+end
+
 --- Text that the model writes behind `prompt`, up to n tokens or the end of a document. Each token
 --- is chosen by chance from what the logits allow: `temperature` 0 takes the likeliest, below 1 the
 --- likelier ones more often; `top_k` allows so many, `top_p` the likeliest that together have this
@@ -272,6 +288,7 @@ local function generate(model, prompt, given)
   how.stream = stream_of(how, #prompts)
   local writers, results = {}, {}
   for i, item in ipairs(prompts) do writers[i] = Writer.new(i, item, how) end
+  compare_length(model, writers, how)
   ul.scope(write_all, model, writers, how)
   for i, writer in ipairs(writers) do results[i] = writer:finish() end
   if how.stream == streamed.write then streamed.finish(results[1]) end

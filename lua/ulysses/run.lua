@@ -143,7 +143,8 @@ local function compare_length(self)
   local most = type(settings) == 'table' and settings.max_tokens
   if most and length and length > most and agree.is_first(self.group) then
     log.say('rows of %d tokens are longer than the %d that the model is meant for '
-            .. '(max_position_embeddings of its config.json)', length, most)
+            .. '(max_position_embeddings of its config.json, which max_tokens= of a recipe sets)',
+            length, most)
   end
 end
 

@@ -382,6 +382,65 @@ describe('a recipe', function()
     end
   end)
 
+  it('makes a model one of longer texts', function()
+    local base, data = base_model(), { finetune = parent .. '/asked.jsonl', dpo = pairs_file() }
+    local c = llama3:configure { model = small }.model
+    ul.hf.save(base, (ul.hf.load(base)), 'bytes', { settings = c, config = {
+      max_position_embeddings = 16 } })
+    for _, recipe in ipairs { 'finetune', 'dpo', 'llama3' } do
+      local out = ('%s/longer-%s'):format(parent, recipe)
+      local function train(more)
+        return program.shell(('$P recipes/%s.lua model=%s tokenizer=bytes data=%s seq_len=64 '
+          .. 'steps=1 batch=2 out=%s save=%s/model %s'):format(recipe, base, data[recipe] or text,
+                                                              out, out, more))
+      end
+      local output, status = train 'max_tokens=64 rope_theta=8e6'
+      assert.equal(0, status, output)
+      assert.is_nil(output:find('meant for', 1, true), output)
+      local again = ul.hf.load(out .. '/model').settings
+      assert.same({ 64, 8e6 }, { again.max_tokens, again.rope.theta })
+      output, status = train 'max_tokens=64 rope_theta=9e6'
+      assert.equal(1, status, output)
+      assert.matches("was trained with rope_theta=8000000, not 9000000; set that again", output)
+      output = program.shell(('$P recipes/%s.lua model=%s tokenizer=bytes data=%s seq_len=64 '
+        .. 'steps=1 batch=2 out= max_tokens=32'):format(recipe, base, data[recipe] or text))
+      assert.matches('rows of %d+ tokens are longer than the 32 that the model is meant for',
+                     output)
+    end
+    local function refused(arguments)
+      local output, status = program.shell('$P recipes/' .. arguments)
+      assert.equal(1, status, output)
+      return output:match '([^\n]*)\n$'
+    end
+    assert.matches('finetune: max_tokens is for a model that is saved as a whole: merge=true, or '
+                   .. 'lora.rank=0$', refused(('finetune.lua model=%s data=%s lora.rank=2 '
+                   .. 'max_tokens=64'):format(base, data.finetune)))
+    assert.matches('dpo: rope_theta is for a model that is saved as a whole: lora.rank=0$', refused(
+      ('dpo.lua model=%s data=%s lora.rank=2 rope_theta=64'):format(base, data.dpo)))
+    assert.matches('rope_theta is for a model=path/to/folder; that of a new model is '
+                   .. 'model.rope_theta$', refused 'mistral.lua out= rope_theta=1e6')
+    assert.matches('has its own; rope_theta=7 changes it$', refused(
+      ('llama3.lua model=%s model.rope_theta=7'):format(base)))
+    quietly(llama3.train, llama3:configure(settings { model = small, max_tokens = 99, steps = 1,
+                                                      save = parent .. '/new' }))
+    assert.equal(99, ul.hf.load(parent .. '/new').settings.max_tokens)
+  end)
+
+  it('says where a prompt is longer than a model is meant for', function()
+    local out, c = parent .. '/short', llama3:configure { model = small }.model
+    ul.hf.save(out, llama3.model(c):init_weights { seed = 1 }, 'bytes',
+               { settings = c, max_tokens = 16 })
+    local function said(more)
+      return (program.shell(('$P recipes/generate.lua model=%s tokenizer=bytes n=4 prompt=%s %s '
+        .. '2>&1 >/dev/null'):format(out, ('x'):rep(40), more or '')))
+    end
+    assert.matches('generate: of a prompt of 40 tokens the model sees the last 16 %(context%)\n$',
+                   said())
+    assert.matches('generate: texts of 44 tokens are longer than the 16 that the model is meant '
+                   .. 'for %(max_position_embeddings of its config.json%)\n$', said 'context=64')
+    assert.is_nil(said('context=16 2>&1'):find('meant for', 1, true))
+  end)
+
   it('says what is needed before a model is loaded', function()
     models.write(parent .. '/empty.jsonl', '{"text": "abc"}')
     local function said(recipe, arguments)

@@ -137,6 +137,34 @@ describe('hf.load', function()
                 rope_of { rope_scaling = { type = 'linear', factor = 2 } })
   end)
 
+  it('takes other values for what a text may be in either spelling of RoPE', function()
+    local function load(name, changes, given)
+      return require('ulysses.hf.config').read(with_config(name, changes), given).settings
+    end
+    local inside = { rope_theta = json.null, rope_scaling = json.null,
+                     rope_parameters = { rope_type = 'default', rope_theta = 5e5 } }
+    for _, changes in ipairs { {}, inside } do
+      local longer = load('llama3', changes, { rope_theta = 8e6, max_position_embeddings = 4096 })
+      assert.same({ 8e6, 4096 }, { longer.rope.theta, longer.max_tokens })
+    end
+    local scaled = load('llama31', {}, { max_position_embeddings = 4096 })
+    assert.same({ 'llama3', 32, 4096 }, { scaled.rope.kind, scaled.rope.original,
+                                          scaled.max_tokens })
+    local function refused(scaling, given)
+      return refusal(with_config('llama3', { rope_scaling = scaling }), { config = given })
+    end
+    local longer = { max_position_embeddings = 4096 }
+    for _, kind in ipairs { 'dynamic', 'yarn' } do
+      assert.equal('config.json: max_position_embeddings cannot be another, since rope_scaling of '
+                   .. kind .. ' is counted from it', refused({ type = kind, factor = 2 }, longer))
+    end
+    local yarn = { type = 'yarn', factor = 2, original_max_position_embeddings = 64 }
+    assert.equal(64, load('llama3', { rope_scaling = yarn }, longer).rope.original)
+    longer.rope_scaling = { type = 'dynamic', factor = 3 }
+    assert.equal(4096, load('llama3', { rope_scaling = { type = 'dynamic', factor = 2 } },
+                            longer).rope.original)
+  end)
+
   it('has the frequencies of published models', function()
     local file
     for _, place in ipairs { 'shared', '../shared', '../../shared' } do

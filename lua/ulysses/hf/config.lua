@@ -37,6 +37,7 @@ local known = { 'LlamaForCausalLM', 'MistralForCausalLM', 'Qwen2ForCausalLM', 'Q
 ---@field path string
 ---@field values table
 ---@field defaults table of the architecture
+---@field changed table<string, any> values that the caller has set
 local Reader = {}
 Reader.__index = Reader
 
@@ -242,9 +243,11 @@ end
 --- What a config.json asks for.
 ---@param values table
 ---@param path string for sentences
+---@param changed table<string, any>? those that the caller has set
 ---@return DecoderSettings settings, string architecture, Dtype? dtype
-function config.settings(values, path)
-  local reader = setmetatable({ path = path, values = values, defaults = {} }, Reader)
+function config.settings(values, path, changed)
+  local reader = setmetatable({ path = path, values = values, defaults = {},
+                                changed = changed or {} }, Reader)
   architecture_of(reader)
   check_options(reader)
   return settings_of(reader), reader.name, dtype_of(reader)
@@ -258,9 +261,15 @@ end
 function config.read(folder, changed)
   local path = folder .. '/config.json'
   local values, text = config.read_file(path)
-  for name, value in pairs(changed or {}) do values[name] = value end
-  local self = { path = path, text = text, values = values, changed = changed or {} }
-  self.settings, self.architecture, self.dtype = config.settings(values, path)
+  changed = changed or {}
+  for name, value in pairs(changed) do values[name] = value end
+  local rope = values.rope_parameters -- where theta is, if it is there
+  if changed.rope_theta and not changed.rope_parameters and type(rope) == 'table'
+    and rope ~= json.null then
+    rope.rope_theta = changed.rope_theta
+  end
+  local self = { path = path, text = text, values = values, changed = changed }
+  self.settings, self.architecture, self.dtype = config.settings(values, path, changed)
   return self
 end
 

@@ -66,6 +66,17 @@ local function check(reader, where, kind, given)
   end
 end
 
+-- Refuses another longest text where the scaling is counted from it: all positions would be turned
+-- otherwise than the model has learned.
+local function check_changed(reader, where, kind, given)
+  local follows = kind == 'dynamic'
+    or kind == 'yarn' and not given.original_max_position_embeddings
+  if follows and reader.changed.max_position_embeddings and not reader.changed[where] then
+    reader:refuse('max_position_embeddings cannot be another, since %s of %s is counted from it',
+                  where, kind)
+  end
+end
+
 --- Reads both spellings; rope_parameters wins.
 ---@param reader ConfigReader
 ---@param c DecoderSettings of which max_tokens is known
@@ -81,6 +92,7 @@ return function(reader, c)
   check(reader, where, kind, given)
   local rope = { kind = kind, theta = given.rope_theta or reader:number('rope_theta', 10000) }
   if kind == 'default' then return rope end
+  check_changed(reader, where, kind, given)
   rope.factor = given.factor
   rope.original = given.original_max_position_embeddings or c.max_tokens
   if kind == 'dynamic' then

@@ -14,7 +14,8 @@ local limits = {
   dim = { least = 1, most = 2 ^ 20 }, n_layers = { least = 1, most = 2 ^ 12 },
   n_heads = { least = 1, most = 2 ^ 16 }, n_kv_heads = { least = 1, most = 2 ^ 16 },
   head_dim = { least = 1, most = 2 ^ 16 }, ffn = { least = 1, most = 2 ^ 24 },
-  rope_theta = { above = 0 }, eps = { least = 0 }, window = { least = 0 },
+  rope_theta = { above = 0 }, max_tokens = { least = 1, most = 2 ^ 31 },
+  eps = { least = 0 }, window = { least = 0 },
   rank = { least = 0, most = 2 ^ 16 }, epochs = { least = 1, most = 2 ^ 30 },
   steps = { least = 1 }, warmup = { least = 0 }, save_every = { least = 0 }, keep = { least = 1 },
   log_every = { least = 0 }, sample = { least = 0, most = 2 ^ 30 },
@@ -46,8 +47,9 @@ local function check_loaded(recipe, cfg)
     local name = leaf.path:match '^model%.(.*)$'
     local given = name and rawget(cfg.model, name)
     if name and name ~= 'path' and given ~= leaf.default then
-      refuse("%s: %s=%s says nothing: the model of '%s' has its own", recipe.name, leaf.path,
-             value.write(given), folder)
+      refuse("%s: %s=%s says nothing: the model of '%s' has its own%s", recipe.name, leaf.path,
+             value.write(given), folder, recipe.leaf_at[name]
+             and ('; %s=%s changes it'):format(name, value.write(given)) or '')
     end
   end
 end
