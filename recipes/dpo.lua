@@ -103,6 +103,7 @@ local function load(cfg)
                       max_position_embeddings = cfg.max_tokens, rope_theta = cfg.rope_theta,
                     } }
   local model, tokenizer = ul.hf.load(cfg.model, options)
+  if cfg.tokenizer then ul.tokenizer.check_vocab(cfg.tokenizer, model.settings.vocab) end
   if cfg.lora.rank > 0 then
     ul.lora.add(model, { rank = cfg.lora.rank, alpha = cfg.lora.alpha, seed = cfg.seed,
                          targets = #cfg.lora.targets > 0 and cfg.lora.targets or nil })

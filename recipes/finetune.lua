@@ -109,6 +109,7 @@ function recipe.train(cfg)
     recompute = cfg.recompute, offload = cfg.offload,
     config = { max_position_embeddings = cfg.max_tokens, rope_theta = cfg.rope_theta },
   })
+  if cfg.tokenizer then ul.tokenizer.check_vocab(cfg.tokenizer, model.settings.vocab) end
   if cfg.lora.rank > 0 then
     ul.lora.add(model, { rank = cfg.lora.rank, alpha = cfg.lora.alpha, seed = cfg.seed,
                          targets = #cfg.lora.targets > 0 and cfg.lora.targets or nil })

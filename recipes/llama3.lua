@@ -17,7 +17,7 @@ local recipe = ul.recipe 'llama3' {
                                    -- as it was, or seq_len
   rope_theta = ul.none 'number',   -- of a folder's model, in place of its own
   tokenizer = ul.none 'string',    -- its folder, or 'bytes'; without: that of the model, or bytes
-  held_out = 0.05,                 -- the share of the text, at its end, kept for the test
+  held_out = 0.05,                 -- the share of the text, at its end, kept for the test; 0: none
   seq_len = 256, batch = 4,        -- tokens in a row; rows in a step
   accumulate = 1,                  -- parts that a step is done in, to save memory
   recompute = false,               -- backward computes layers again: less memory, a third more time
@@ -129,10 +129,11 @@ recipe.model = Llama
 local function new_model(cfg, Model)
   local ranks = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp, shard = cfg.shard }
   if cfg.model.path then
-    local model, tokenizer = ul.hf.load(cfg.model.path, {
+    local model, tokenizer, config = ul.hf.load(cfg.model.path, {
       mesh = ranks, dtype = cfg.dtype,
       config = { max_position_embeddings = cfg.max_tokens, rope_theta = cfg.rope_theta },
     })
+    if cfg.tokenizer then ul.tokenizer.check_vocab(cfg.tokenizer, config.settings.vocab) end
     for name in pairs(cfg.model) do          -- the record has what the folder says
       if name ~= 'path' then cfg.model[name] = model.settings[name] end
     end
@@ -146,7 +147,21 @@ local function new_model(cfg, Model)
     :init_weights { seed = cfg.seed }
 end
 
+-- What the run has begun with, and come to on text that it has not learned.
+local function say_losses(cfg, run, text, held_out)
+  local function say(...) print(('%-14s %.4f  (%s %.4f)'):format(...)) end
+  local vocab = run.model.head.weight:size(1)
+  say('first loss', run.losses[1], 'ln of the vocabulary', math.log(vocab))
+  if not held_out then return end
+  local loss, perplexity = run:eval(held_out:pack(cfg.seq_len):batch(cfg.batch))
+  say('held-out loss', loss, 'bigram entropy of the text', text:bigram_entropy())
+  print(('perplexity     %.2f'):format(perplexity))
+end
+
 function recipe.train(cfg, Model)
+  if not cfg.model.path then
+    ul.tokenizer.check_vocab(cfg.tokenizer or 'bytes', cfg.model.vocab, 'model.vocab')
+  end
   if cfg.save then
     ul.hf.check_folder(cfg.save, 'model', cfg.tokenizer or cfg.model.path or 'bytes')
   end
@@ -160,7 +175,8 @@ function recipe.train(cfg, Model)
   local optim = ul.optim.adamw(model, { lr = cfg.lr, weight_decay = cfg.weight_decay,
                                         offload = cfg.offload })
   local text = ul.data.read(cfg.data):tokenize(tokenizer)
-  local train, held_out = text:hold_out(cfg.held_out)
+  local train, held_out = text, nil
+  if cfg.held_out > 0 then train, held_out = text:hold_out(cfg.held_out) end
   local data = train:pack(cfg.seq_len):shuffle { seed = cfg.seed }:batch(cfg.batch):shard(mesh)
   local run = ul.run { dir = cfg.out, config = cfg, fixed = { 'rope_theta', 'model.rope_theta' },
                        model = model, optim = optim, data = data, keep = cfg.keep,
@@ -180,11 +196,7 @@ function recipe.train(cfg, Model)
   end
   if run.on_meta then return model, run end  -- nothing was computed, so nothing was learnt
 
-  local loss, perplexity = run:eval(held_out:pack(cfg.seq_len):batch(cfg.batch))
-  local function say(...) print(('%-14s %.4f  (%s %.4f)'):format(...)) end
-  say('first loss', run.losses[1], 'ln of the vocabulary', math.log(model.head.weight:size(1)))
-  say('held-out loss', loss, 'bigram entropy of the text', text:bigram_entropy())
-  print(('perplexity     %.2f'):format(perplexity))
+  say_losses(cfg, run, text, held_out)
   local how = { tokenizer = tokenizer, context = cfg.seq_len, n = cfg.sample }
   local sample = cfg.prompt .. run:sample(cfg.prompt, how)
   print('a sample:\n' .. sample:gsub('[^%C\n\t]', '?')) -- no orders to the terminal

@@ -18,7 +18,7 @@ local recipe = ul.recipe 'mistral' {
                                    -- as it was, or seq_len
   rope_theta = ul.none 'number',   -- of a folder's model, in place of its own
   tokenizer = ul.none 'string',    -- its folder, or 'bytes'; without: that of the model, or bytes
-  held_out = 0.05,                 -- the share of the text, at its end, kept for the test
+  held_out = 0.05,                 -- the share of the text, at its end, kept for the test; 0: none
   seq_len = 256, batch = 4,        -- tokens in a row; rows in a step
   accumulate = 1,                  -- parts that a step is done in, to save memory
   recompute = false,               -- backward computes layers again: less memory, a third more time

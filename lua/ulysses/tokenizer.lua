@@ -336,4 +336,15 @@ function tokenizer.resolve(caller, what)
   return loaded[what]:functions()
 end
 
+--- Refuses a tokenizer that has more ids than a model has.
+---@param what string|Tokenizer|table
+---@param vocab integer of the model
+---@param from string? where that is from; its config.json where it is left out
+function tokenizer.check_vocab(what, vocab, from)
+  local n = tokenizer.resolve('tokenizer', what).vocab
+  if n <= vocab then return end
+  refuse("tokenizer: '%s' has %d ids, and the model %d (%s)", tostring(what), n, vocab,
+         from or 'vocab_size of its config.json')
+end
+
 return tokenizer

@@ -382,6 +382,38 @@ describe('a recipe', function()
     end
   end)
 
+  it('learns from all of a text where nothing is held out', function()
+    for _, recipe in ipairs { 'llama3', 'mistral' } do
+      local output, status = program.shell(([[$P recipes/%s.lua data=%s held_out=0 seq_len=32 \
+        model.dim=32 batch=2 steps=1 out= sample=4]]):format(recipe, text))
+      assert.equal(0, status, output)
+      assert.matches('\nfirst loss [^\n]*\na sample:\n', output)
+    end
+  end)
+
+  it('refuses a tokenizer of more ids than the model has, before the run', function()
+    local base, made = base_model(), require 'tests.small_tokenizers'
+    local path = parent .. '/tokenizer.json'
+    models.write(path, made.made(made.golden[1]))
+    local ids = ul.tokenizer.load(path):vocab_size()
+    local function refused(arguments)
+      local output, status = program.shell('$P recipes/' .. arguments .. ' out= tokenizer=' .. path)
+      assert.equal(1, status, output)
+      assert.is_nil(output:find('traceback', 1, true), output)
+      return output:match '([^\n]*)\n$'
+    end
+    local sentence = ("ulysses-lua: tokenizer: '%s' has %d ids, and the model 260 (%%s)"):format(
+      path, ids)
+    assert.equal(sentence:format 'model.vocab', refused 'mistral.lua')
+    assert.matches("'bytes' has 260 ids, and the model 100 %(model.vocab%)\n$",
+                   (program.shell '$P recipes/llama3.lua model.vocab=100 out='))
+    local data = { finetune = parent .. '/asked.jsonl', dpo = pairs_file(), llama3 = text }
+    for recipe, file in pairs(data) do
+      assert.equal(sentence:format 'vocab_size of its config.json', refused(
+        ('%s.lua model=%s data=%s'):format(recipe, base, file)))
+    end
+  end)
+
   it('makes a model one of longer texts', function()
     local base, data = base_model(), { finetune = parent .. '/asked.jsonl', dpo = pairs_file() }
     local c = llama3:configure { model = small }.model
