@@ -471,9 +471,9 @@ function chat.encode(tok, family, messages, given)
   messages, how.tools = check(messages, family, how), tools.read(how.tools)
   if how.tools and not has_tools(family, how) then refuse_tools(family, 'there are tools') end
   if how.date and family ~= 'llama3' then
-    raise('chat.encode: only the format llama3 has a date, not %s', family)
+    refuse('chat.encode: only the format llama3 has a date, not %s', family)
   elseif how.thinking ~= nil and family ~= 'qwen3' then
-    raise('chat.encode: thinking is for the format qwen3, not for %s', family)
+    refuse('chat.encode: thinking is for the format qwen3, not for %s', family)
   end
   how.learned = learned(messages, how.loss)
   local out = setmetatable({ ids = {}, mask = {}, tok = tok, family = family }, Ids)

@@ -139,6 +139,10 @@ describe('chat', function()
     refused('expected a tokenizer', 'llama3', nil, { user 'a' })
     assert.error_matches(function() ul.chat.family(5) end, 'chat.family: expected a tokenizer')
     refused('only the format llama3 has a date', spaces, nil, { user 'a' }, { date = '1 May' })
+    for _, how in ipairs { { date = '1 May' }, { thinking = false } } do -- a setting is wrong
+      local _, problem = pcall(ul.chat.encode, spaces, nil, { user 'a' }, how)
+      assert.is_true(type(problem) == 'table' and problem.refusal, tostring(problem))
+    end
   end)
 
   it('refuses a tokenizer of a later format', function()

@@ -3,11 +3,12 @@ local json = require 'ulysses.json'
 local llama3 = require 'recipes.llama3'
 local models = require 'tests.hf_models'
 local program = require 'tests.program'
+local tuning = require 'tests.tuning'
 local ul = require 'ulysses'
 
 local parent, text
 
-local small = { dim = 32, n_layers = 2, n_heads = 4, n_kv_heads = 2, ffn = 48 }
+local small = tuning.small
 
 local function quietly(f, ...)
   local print_it, lines = print, {}
@@ -224,20 +225,6 @@ describe('a recipe', function()
       '$P recipes/generate.lua tokenizer=bytes model=' .. parent .. '/model 2>&1 >/dev/full')))
   end)
 
-  -- A model of bytes, and questions for it.
-  local function base_model()
-    local out, list = parent .. '/base', {}
-    local cfg = llama3:configure { model = small }.model
-    ul.hf.save(out, llama3.model(cfg):init_weights { seed = 1 }, 'bytes', { settings = cfg })
-    list[1] = json.encode { prompt = ('long '):rep(30), completion = 'no' }
-    for i = 2, 30 do
-      list[i] = json.encode { prompt = ('%d and %d make '):format(i, i),
-                              completion = ('%d'):format(2 * i) }
-    end
-    models.write(parent .. '/asked.jsonl', table.concat(list, '\n'))
-    return out
-  end
-
   -- The model that the recipe has saved, and what it has said.
   local function finetune(base, kind, ranks)
     local out = ('%s/tuned%d%s'):format(parent, ranks, kind:gsub('%W', ''))
@@ -254,7 +241,7 @@ describe('a recipe', function()
 
   it('teaches a model answers, with all its weights or adapters, on two ranks as on one', function()
     program.needs_mpirun()
-    local base = base_model()
+    local base = tuning.model(parent)
     local plain = ul.hf.load(base):state()
     for _, kind in ipairs { '', 'lora.rank=4', 'lora.rank=4 merge=true overlong=cut' } do
       local model, output = finetune(base, kind, 1)
@@ -273,20 +260,9 @@ describe('a recipe', function()
     end
   end)
 
-  -- A file of pairs to learn from.
-  local function pairs_file()
-    local lines = {}
-    for i = 1, 12 do
-      lines[i] = json.encode { prompt = i .. ' and ' .. i .. ' make ', chosen = 'it is ' .. 2 * i,
-                               rejected = 'who cares?' }
-    end
-    models.write(parent .. '/pairs.jsonl', table.concat(lines, '\n'))
-    return parent .. '/pairs.jsonl'
-  end
-
   it('teaches a model what is preferred, on two ranks as on one', function()
     program.needs_mpirun()
-    local base, data = base_model(), pairs_file()
+    local base, data = tuning.model(parent), tuning.pairs(parent)
     for _, kind in ipairs { '', 'lora.rank=4' } do
       local results, said = {}, {}
       for ranks, more in ipairs { '', 'sp=2 accumulate=2' } do
@@ -314,7 +290,7 @@ describe('a recipe', function()
   end)
 
   it('goes on with what is preferred as if it had never stopped', function()
-    local base, data = base_model(), pairs_file()
+    local base, data = tuning.model(parent), tuning.pairs(parent)
     local function dpo(out, more, options)
       return program.shell(([[$P %s recipes/dpo.lua model=%s tokenizer=bytes data=%s batch=4 \
         lr=3e-3 steps=4 save_every=1 keep=4 lora.rank=2 out=%s/%s save=%s/%s-model %s]]):format(
@@ -355,124 +331,6 @@ describe('a recipe', function()
     assert.matches('\nplan: [^\n]* parameters; a step of %d+ tokens takes [^\n]*\n$', output)
   end)
 
-  it('saves each run in a folder of its own', function()
-    local base, data = base_model(), { finetune = parent .. '/asked.jsonl', dpo = pairs_file() }
-    for _, recipe in ipairs { 'finetune', 'dpo' } do
-      local function train(more)
-        local output, status = program.shell(([[
-          $P recipes/%s.lua model=%s data=%s tokenizer=bytes seq_len=64 steps=1 batch=2 %s
-        ]]):format(recipe, base, data[recipe], more))
-        assert.equal(0, status, output)
-        return output
-      end
-      local first = ('%s/%s-1'):format(parent, recipe)
-      local output = train('out=' .. first)
-      assert.equal(('saved: %s/model'):format(first), output:match '([^\n]*)\n$')
-      local weights = models.read(first .. '/model/model.safetensors')
-      output = train(('lr=1e-2 out=%s/%s-2'):format(parent, recipe))
-      assert.equal(('saved: %s/%s-2/model'):format(parent, recipe), output:match '([^\n]*)\n$')
-      assert.is_nil(train('lr=1e-2 out='):find('saved', 1, true))
-      assert.is_nil(train('lr=1e-2 save= out=' .. first .. '-3'):find('saved', 1, true))
-      assert.is_true(weights == models.read(first .. '/model/model.safetensors'))
-      output = train('out=' .. first) -- nothing is left to do, and nothing has changed
-      assert.is_nil(output:find('changed', 1, true), output)
-      assert.is_true(weights == models.read(first .. '/model/model.safetensors'))
-      output = train(('out= save=%s/named-%s'):format(parent, recipe))
-      assert.matches('saved: [^\n]*/named%-' .. recipe .. '\n$', output)
-    end
-  end)
-
-  it('learns from all of a text where nothing is held out', function()
-    for _, recipe in ipairs { 'llama3', 'mistral' } do
-      local output, status = program.shell(([[$P recipes/%s.lua data=%s held_out=0 seq_len=32 \
-        model.dim=32 batch=2 steps=1 out= sample=4]]):format(recipe, text))
-      assert.equal(0, status, output)
-      assert.matches('\nfirst loss [^\n]*\na sample:\n', output)
-    end
-  end)
-
-  it('refuses a tokenizer of more ids than the model has, before the run', function()
-    local base, made = base_model(), require 'tests.small_tokenizers'
-    local path = parent .. '/tokenizer.json'
-    models.write(path, made.made(made.golden[1]))
-    local ids = ul.tokenizer.load(path):vocab_size()
-    local function refused(arguments)
-      local output, status = program.shell('$P recipes/' .. arguments .. ' out= tokenizer=' .. path)
-      assert.equal(1, status, output)
-      assert.is_nil(output:find('traceback', 1, true), output)
-      return output:match '([^\n]*)\n$'
-    end
-    local sentence = ("ulysses-lua: tokenizer: '%s' has %d ids, and the model 260 (%%s)"):format(
-      path, ids)
-    assert.equal(sentence:format 'model.vocab', refused 'mistral.lua')
-    assert.matches("'bytes' has 260 ids, and the model 100 %(model.vocab%)\n$",
-                   (program.shell '$P recipes/llama3.lua model.vocab=100 out='))
-    local data = { finetune = parent .. '/asked.jsonl', dpo = pairs_file(), llama3 = text }
-    for recipe, file in pairs(data) do
-      assert.equal(sentence:format 'vocab_size of its config.json', refused(
-        ('%s.lua model=%s data=%s'):format(recipe, base, file)))
-    end
-  end)
-
-  it('makes a model one of longer texts', function()
-    local base, data = base_model(), { finetune = parent .. '/asked.jsonl', dpo = pairs_file() }
-    local c = llama3:configure { model = small }.model
-    ul.hf.save(base, (ul.hf.load(base)), 'bytes', { settings = c, config = {
-      max_position_embeddings = 16 } })
-    for _, recipe in ipairs { 'finetune', 'dpo', 'llama3' } do
-      local out = ('%s/longer-%s'):format(parent, recipe)
-      local function train(more)
-        return program.shell(('$P recipes/%s.lua model=%s tokenizer=bytes data=%s seq_len=64 '
-          .. 'steps=1 batch=2 out=%s save=%s/model %s'):format(recipe, base, data[recipe] or text,
-                                                              out, out, more))
-      end
-      local output, status = train 'max_tokens=64 rope_theta=8e6'
-      assert.equal(0, status, output)
-      assert.is_nil(output:find('meant for', 1, true), output)
-      local again = ul.hf.load(out .. '/model').settings
-      assert.same({ 64, 8e6 }, { again.max_tokens, again.rope.theta })
-      output, status = train 'max_tokens=64 rope_theta=9e6'
-      assert.equal(1, status, output)
-      assert.matches("was trained with rope_theta=8000000, not 9000000; set that again", output)
-      output = program.shell(('$P recipes/%s.lua model=%s tokenizer=bytes data=%s seq_len=64 '
-        .. 'steps=1 batch=2 out= max_tokens=32'):format(recipe, base, data[recipe] or text))
-      assert.matches('rows of %d+ tokens are longer than the 32 that the model is meant for',
-                     output)
-    end
-    local function refused(arguments)
-      local output, status = program.shell('$P recipes/' .. arguments)
-      assert.equal(1, status, output)
-      return output:match '([^\n]*)\n$'
-    end
-    assert.matches('finetune: max_tokens is for a model that is saved as a whole: merge=true, or '
-                   .. 'lora.rank=0$', refused(('finetune.lua model=%s data=%s lora.rank=2 '
-                   .. 'max_tokens=64'):format(base, data.finetune)))
-    assert.matches('dpo: rope_theta is for a model that is saved as a whole: lora.rank=0$', refused(
-      ('dpo.lua model=%s data=%s lora.rank=2 rope_theta=64'):format(base, data.dpo)))
-    assert.matches('rope_theta is for a model=path/to/folder; that of a new model is '
-                   .. 'model.rope_theta$', refused 'mistral.lua out= rope_theta=1e6')
-    assert.matches('has its own; rope_theta=7 changes it$', refused(
-      ('llama3.lua model=%s model.rope_theta=7'):format(base)))
-    quietly(llama3.train, llama3:configure(settings { model = small, max_tokens = 99, steps = 1,
-                                                      save = parent .. '/new' }))
-    assert.equal(99, ul.hf.load(parent .. '/new').settings.max_tokens)
-  end)
-
-  it('says where a prompt is longer than a model is meant for', function()
-    local out, c = parent .. '/short', llama3:configure { model = small }.model
-    ul.hf.save(out, llama3.model(c):init_weights { seed = 1 }, 'bytes',
-               { settings = c, max_tokens = 16 })
-    local function said(more)
-      return (program.shell(('$P recipes/generate.lua model=%s tokenizer=bytes n=4 prompt=%s %s '
-        .. '2>&1 >/dev/null'):format(out, ('x'):rep(40), more or '')))
-    end
-    assert.matches('generate: of a prompt of 40 tokens the model sees the last 16 %(context%)\n$',
-                   said())
-    assert.matches('generate: texts of 44 tokens are longer than the 16 that the model is meant '
-                   .. 'for %(max_position_embeddings of its config.json%)\n$', said 'context=64')
-    assert.is_nil(said('context=16 2>&1'):find('meant for', 1, true))
-  end)
-
   it('says what is needed before a model is loaded', function()
     models.write(parent .. '/empty.jsonl', '{"text": "abc"}')
     local function said(recipe, arguments)
@@ -506,7 +364,7 @@ describe('a recipe', function()
   end)
 
   it('counts epochs where there is little to learn from', function()
-    local base = base_model()
+    local base = tuning.model(parent)
     models.write(parent .. '/few.jsonl', ('{"text": "abc"}\n'):rep(3))
     local command = ('$P recipes/finetune.lua model=%s tokenizer=bytes out= save= held_out=0 '
                      .. 'data=%s/few.jsonl '):format(base, parent)
