@@ -50,6 +50,17 @@ recipe.limits = {
   ['lora.alpha'] = { above = 0 },
 }
 
+-- What is to be other than in the folder's config.json.
+local function changed(cfg)
+  return { max_position_embeddings = cfg.max_tokens, rope_theta = cfg.rope_theta }
+end
+
+local function add_adapters(cfg, model)
+  if cfg.lora.rank == 0 then return end
+  ul.lora.add(model, { rank = cfg.lora.rank, alpha = cfg.lora.alpha, seed = cfg.seed,
+                       targets = #cfg.lora.targets > 0 and cfg.lora.targets or nil })
+end
+
 -- What is wrong is said before the model is there, for that takes long. Returns the data's files.
 local function check(cfg)
   if not cfg.data then
@@ -60,10 +71,15 @@ local function check(cfg)
     refuse('dpo: %s is for a model that is saved as a whole: lora.rank=0',
            cfg.max_tokens and 'max_tokens' or 'rope_theta')
   end
+  local source = ul.data.pairs(cfg.data)
+  ul.hf.outline(cfg.model, changed(cfg), function(outline)
+    add_adapters(cfg, outline)
+    if cfg.tokenizer then ul.tokenizer.check_vocab(cfg.tokenizer, outline.settings.vocab) end
+  end)
   local kind = cfg.lora.rank > 0 and 'adapter' or 'model'
   cfg.save = cfg.save or cfg.out ~= '' and cfg.out .. '/model' or ''
   if cfg.save ~= '' then ul.hf.check_folder(cfg.save, kind, cfg.tokenizer or cfg.model) end
-  return ul.data.pairs(cfg.data)
+  return source
 end
 
 -- Pairs of a step, no more than there are, and how many steps there are to be.
@@ -99,14 +115,10 @@ end
 local function load(cfg)
   local ranks = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp, shard = cfg.shard }
   local options = { mesh = ranks, dtype = cfg.dtype, recompute = cfg.recompute,
-                    offload = cfg.offload, config = {
-                      max_position_embeddings = cfg.max_tokens, rope_theta = cfg.rope_theta,
-                    } }
+                    offload = cfg.offload, config = changed(cfg) }
   local model, tokenizer = ul.hf.load(cfg.model, options)
-  if cfg.tokenizer then ul.tokenizer.check_vocab(cfg.tokenizer, model.settings.vocab) end
+  add_adapters(cfg, model)
   if cfg.lora.rank > 0 then
-    ul.lora.add(model, { rank = cfg.lora.rank, alpha = cfg.lora.alpha, seed = cfg.seed,
-                         targets = #cfg.lora.targets > 0 and cfg.lora.targets or nil })
     return model, tokenizer, function(batch)
       return ul.lora.without(model, scores_of, model, batch)
     end

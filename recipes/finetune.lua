@@ -49,6 +49,17 @@ recipe.limits = {
   ['lora.alpha'] = { above = 0 },
 }
 
+-- What is to be other than in the folder's config.json.
+local function changed(cfg)
+  return { max_position_embeddings = cfg.max_tokens, rope_theta = cfg.rope_theta }
+end
+
+local function add_adapters(cfg, model)
+  if cfg.lora.rank == 0 then return end
+  ul.lora.add(model, { rank = cfg.lora.rank, alpha = cfg.lora.alpha, seed = cfg.seed,
+                       targets = #cfg.lora.targets > 0 and cfg.lora.targets or nil })
+end
+
 -- What is wrong is said before the model is there, for that takes long. Returns the data's files.
 local function check(cfg)
   if not cfg.data then
@@ -65,12 +76,17 @@ local function check(cfg)
     refuse('finetune: %s is for a model that is saved as a whole: merge=true, or lora.rank=0',
            cfg.max_tokens and 'max_tokens' or 'rope_theta')
   end
+  local source = cfg.data:find '%.jsonl' and ul.data.chat(cfg.data) or ul.data.read(cfg.data)
+  ul.hf.outline(cfg.model, changed(cfg), function(outline)
+    add_adapters(cfg, outline)
+    if cfg.tokenizer then ul.tokenizer.check_vocab(cfg.tokenizer, outline.settings.vocab) end
+  end)
   cfg.save = cfg.save or cfg.out ~= '' and cfg.out .. '/model' or ''
   if cfg.save ~= '' then
     local what = is_adapter and 'adapter' or 'model'
     ul.hf.check_folder(cfg.save, what, cfg.tokenizer or cfg.model)
   end
-  return cfg.data:find '%.jsonl' and ul.data.chat(cfg.data) or ul.data.read(cfg.data), is_adapter
+  return source, is_adapter
 end
 
 -- The tokens to learn from, and those to test with, where there are any.
@@ -107,13 +123,9 @@ function recipe.train(cfg)
   local model, tokenizer = ul.hf.load(cfg.model, {
     mesh = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp, shard = cfg.shard }, dtype = cfg.dtype,
     recompute = cfg.recompute, offload = cfg.offload,
-    config = { max_position_embeddings = cfg.max_tokens, rope_theta = cfg.rope_theta },
+    config = changed(cfg),
   })
-  if cfg.tokenizer then ul.tokenizer.check_vocab(cfg.tokenizer, model.settings.vocab) end
-  if cfg.lora.rank > 0 then
-    ul.lora.add(model, { rank = cfg.lora.rank, alpha = cfg.lora.alpha, seed = cfg.seed,
-                         targets = #cfg.lora.targets > 0 and cfg.lora.targets or nil })
-  end
+  add_adapters(cfg, model)
   local train, held_out = read_data(cfg, source, cfg.tokenizer or tokenizer)
   local rows = rows_of(cfg, train)
   local batch, schedule = plan(cfg, rows.n, model.mesh.dp.size)

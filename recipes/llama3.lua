@@ -125,22 +125,38 @@ function Llama:logits(inputs, given)
 end
 recipe.model = Llama
 
+-- What is to be other than in the config.json of a folder.
+local function changed(cfg)
+  return { max_position_embeddings = cfg.max_tokens, rope_theta = cfg.rope_theta }
+end
+
+-- What is wrong is said before there is a model, for that takes long.
+local function check(cfg)
+  if cfg.model.path then
+    ul.hf.outline(cfg.model.path, changed(cfg), function(outline)
+      if cfg.tokenizer then ul.tokenizer.check_vocab(cfg.tokenizer, outline.settings.vocab) end
+    end)
+  else
+    ul.tokenizer.check_vocab(cfg.tokenizer or 'bytes', cfg.model.vocab, 'model.vocab')
+  end
+  if not cfg.model.path and cfg.rope_theta then
+    refuse 'rope_theta is for a model=path/to/folder; that of a new model is model.rope_theta'
+  end
+  if cfg.save then
+    ul.hf.check_folder(cfg.save, 'model', cfg.tokenizer or cfg.model.path or 'bytes')
+  end
+end
+
 -- Model: another class, of the same settings.
 local function new_model(cfg, Model)
   local ranks = { sp = cfg.sp, ring = cfg.ring, tp = cfg.tp, shard = cfg.shard }
   if cfg.model.path then
-    local model, tokenizer, config = ul.hf.load(cfg.model.path, {
-      mesh = ranks, dtype = cfg.dtype,
-      config = { max_position_embeddings = cfg.max_tokens, rope_theta = cfg.rope_theta },
-    })
-    if cfg.tokenizer then ul.tokenizer.check_vocab(cfg.tokenizer, config.settings.vocab) end
+    local model, tokenizer = ul.hf.load(cfg.model.path, { mesh = ranks, dtype = cfg.dtype,
+                                                          config = changed(cfg) })
     for name in pairs(cfg.model) do          -- the record has what the folder says
       if name ~= 'path' then cfg.model[name] = model.settings[name] end
     end
     return model, tokenizer
-  end
-  if cfg.rope_theta then
-    refuse 'rope_theta is for a model=path/to/folder; that of a new model is model.rope_theta'
   end
   ranks.heads = cfg.model.n_heads
   return (Model or Llama)(cfg.model, ul.mesh(ranks)):to(cfg.dtype or 'f32')
@@ -159,12 +175,7 @@ local function say_losses(cfg, run, text, held_out)
 end
 
 function recipe.train(cfg, Model)
-  if not cfg.model.path then
-    ul.tokenizer.check_vocab(cfg.tokenizer or 'bytes', cfg.model.vocab, 'model.vocab')
-  end
-  if cfg.save then
-    ul.hf.check_folder(cfg.save, 'model', cfg.tokenizer or cfg.model.path or 'bytes')
-  end
+  check(cfg)
   local model, tokenizer = new_model(cfg, Model)
   local mesh = model.mesh
   model.recompute, model.offload = cfg.recompute, cfg.offload

@@ -53,6 +53,28 @@ describe('a setting of a recipe', function()
     end
   end)
 
+  it('is refused for what is wrong with it, not for where the model is to be saved', function()
+    local base, empty, save = tuning.model(parent), parent .. '/empty', parent .. '/saved'
+    assert.equal(0, os.execute(('mkdir %s %s'):format(empty, save)))
+    models.write(save .. '/tokenizer.json', '{}')
+    local data = { finetune = parent .. '/asked.jsonl', dpo = tuning.pairs(parent), llama3 = text }
+    local function refused(recipe, arguments)
+      local output, status = program.shell(('$P recipes/%s.lua data=%s save=%s out= %s'):format(
+        recipe, data[recipe], save, arguments))
+      assert.equal(1, status, output)
+      return output:match '([^\n]*)\n$'
+    end
+    for recipe in pairs(data) do
+      assert.matches('/empty/config.json: No such file', refused(recipe, 'model=' .. empty))
+      assert.matches("/saved: has 'tokenizer.json' in it", refused(recipe, 'model=' .. base))
+    end
+    for _, recipe in ipairs { 'finetune', 'dpo' } do
+      local lora = ('model=%s lora.rank=400 lora.targets='):format(base)
+      assert.matches("no linear map of the model is called 'wx'", refused(recipe, lora .. 'wq,wx'))
+      assert.matches('rank 400 is above that of the weight', refused(recipe, lora .. 'wq'))
+    end
+  end)
+
   it('refuses a tokenizer of more ids than the model has, before the run', function()
     local base, made = tuning.model(parent), require 'tests.small_tokenizers'
     local path = parent .. '/tokenizer.json'

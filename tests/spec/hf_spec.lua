@@ -165,6 +165,19 @@ describe('hf.load', function()
                             longer).rope.original)
   end)
 
+  it('shows a model without its weights, and leaves nothing of it', function()
+    local folder = models.make(parent, 'qwen2')
+    collectgarbage()
+    collectgarbage()
+    local live, n = ul.memory('meta').live, 0
+    ul.hf.outline(folder, { rope_theta = 7 }, function(model)
+      n = ul.lora.add(model, { rank = 2 }):n_parameters()
+      assert.same({ 'meta', 7 }, { model:parameters()[1]:device(), model.settings.rope.theta })
+    end)
+    assert.is_true(n > 0)
+    assert.equal(live, ul.memory('meta').live)
+  end)
+
   it('has the frequencies of published models', function()
     local file
     for _, place in ipairs { 'shared', '../shared', '../../shared' } do
