@@ -101,13 +101,14 @@ static void settle_first(ul_device_arena *a)
 
 /* ---- segments ---- */
 
-/* How much is taken at once: a 64th of the device, 1 GiB at most, and no more than a quarter of
- * what is left, for others need some of it too; but what is asked for in any case. 0: there is
- * less.
+/* How much is taken at once, for small blocks as little as that; else a 64th of the device, 1 GiB
+ * at most, and no more than a quarter of what is left, for others need some of it too; but what is
+ * asked for in any case. 0: there is less.
  */
-static int64_t segment_bytes(const ul_device_arena *a, int64_t bytes)
+static int64_t segment_bytes(const ul_device_arena *a, int small, int64_t bytes)
 {
-    int64_t unused = 0, total = 0, step = largest_step;
+    int64_t unused = 0, total = 0, step = small ? 0 : largest_step;
+    if (small) bytes = small_segment;
     if (a->backend->memory(&unused, &total) == 0) {
         if (a->limit && unused > a->limit - a->reserved) unused = a->limit - a->reserved;
         if (unused < bytes) return 0;
@@ -123,7 +124,7 @@ static int64_t segment_bytes(const ul_device_arena *a, int64_t bytes)
 /* A free block of at least `bytes` in a new segment, or NULL. */
 static ul_block *grow(ul_device_arena *a, int small, int64_t bytes)
 {
-    int64_t size = segment_bytes(a, small ? small_segment : bytes);
+    int64_t size = segment_bytes(a, small, bytes);
     ul_chain *segment = size > 0 ? calloc(1, sizeof *segment) : NULL;
     ul_block *b = size > 0 ? calloc(1, sizeof *b) : NULL;
     if (segment && b) {
@@ -200,7 +201,7 @@ void *ul__device_alloc(ul_device_arena *a, int64_t bytes)
     ul_block *b = find(a, small, wanted, a->in_use / waiting_part);
     if (!b) b = grow(a, small, wanted);
     if (!b) b = find(a, small, wanted, 0);
-    if (!b && small) b = find(a, 0, wanted, 0);
+    if (!b) b = find(a, !small, wanted, 0); /* nothing else is left */
     if (!b) return NULL;
     ul__bin_remove(&a->blocks, b);
     ul__block_use(&a->blocks, b, wanted);

@@ -299,6 +299,23 @@ static void a_limit_holds(void)
     all_goes_back(a);
 }
 
+static void small_blocks_leave_room_for_large_ones(void)
+{
+    ul_device_arena *a = arena_of(0, (int64_t)80 << 30);
+    char *small = ul__device_alloc(a, 1000);
+    CHECK(small && a->reserved <= 2 << 20, "%lld", (long long)a->reserved);
+    a->limit = 20 << 20;
+    char *large = ul__device_alloc(a, 16 << 20);
+    CHECK(large);
+    a->limit = a->reserved;
+    char *beside = ul__device_alloc(a, 1 << 20); /* what small ones have left is all there is */
+    CHECK(beside && a->reserved == a->limit);
+    ul__device_free(a, small);
+    ul__device_free(a, large);
+    ul__device_free(a, beside);
+    all_goes_back(a);
+}
+
 /* ---- other streams ---- */
 
 static void freed_is_used_again_at_once_unless_touched(void)
@@ -460,6 +477,7 @@ int main(void)
     RUN(steps_find_what_was_there);
     RUN(what_is_left_is_taken_in_smaller_pieces);
     RUN(a_limit_holds);
+    RUN(small_blocks_leave_room_for_large_ones);
     RUN(freed_is_used_again_at_once_unless_touched);
     RUN(events_are_made_once);
     RUN(trim_gives_whole_segments);
