@@ -365,7 +365,8 @@ int launch_hear(int is_ready)
 int launch_status(void)
 {
     int status = status_of(job.mpirun);
-    if (signals && status > 128) { /* ended by it, like any program */
+    /* ended by it, like any program; where mpirun was told in earnest it may have its own status */
+    if (signals && (status > 128 || (status && job.handed > 1))) {
         signal(last_signal, SIG_DFL);
         raise(last_signal);
     }

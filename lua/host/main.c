@@ -84,7 +84,18 @@ static void leave_line(lua_State *L)
     lua_settop(L, top);
 }
 
-/* Runs the function below n arguments. 0, or 1 with the error printed (nothing for error(nil)). */
+/* The exit status behind an error: where Ctrl-C has raised it (signal.c), that of any program that
+ * Ctrl-C has ended.
+ */
+static int status_of_error(const char *text)
+{
+    static const char raised[] = "interrupted!";
+    size_t n = sizeof raised - 1;
+    return text && !strncmp(text, raised, n) && strchr("\n", text[n]) ? 130 : 1;
+}
+
+/* Runs the function below n arguments. 0, or the exit status with the error printed (nothing for
+ * error(nil)). */
 static int run(lua_State *L, int n)
 {
     int base = lua_gettop(L) - n;
@@ -97,8 +108,9 @@ static int run(lua_State *L, int n)
     if (lua_isstring(L, -1)) trim_traceback(L);
     const char *text = lua_tostring(L, -1);
     if (!lua_isnil(L, -1)) ranks_complain("%s", text ? text : "(the error is no string)");
+    rc = status_of_error(text);
     lua_pop(L, 1);
-    return 1;
+    return rc;
 }
 
 static int run_loaded(lua_State *L, int rc, int n)
@@ -282,9 +294,8 @@ static int options(lua_State *L, char **argv, int *at, int *did_something, int *
             const char *statement = option[2] ? option + 2 : argv[++*at];
             if (!statement) return missing("-e", "statement");
             *did_something = 1;
-            if (run_loaded(L, luaL_loadbuffer(L, statement, strlen(statement), "=(command line)"),
-                           0))
-                return 1;
+            int rc = luaL_loadbuffer(L, statement, strlen(statement), "=(command line)");
+            if ((rc = run_loaded(L, rc, 0))) return rc;
         } else if (!strncmp(option, "-l", 2)) {
             const char *module = option[2] ? option + 2 : argv[++*at];
             if (!module) return missing("-l", "module name");
@@ -326,7 +337,7 @@ static int run_script(lua_State *L, int argc, char **argv, int at, int interacti
         if (n < 0) n = 0;
         luaL_checkstack(L, n + 4, "too many arguments");
         for (int i = 0; i < n; i++) lua_pushstring(L, argv[at + 1 + i]);
-        if (run(L, interactive ? n + 1 : n)) return 1;
+        if ((rc = run(L, interactive ? n + 1 : n))) return rc;
         return ranks_plans() ? run_string(L, "require('ulysses.plan').finish()", NULL) : 0;
     }
     run_loaded(L, rc, 0);

@@ -7,7 +7,10 @@ local refuse = require 'ulysses.refuse'
 -- So many steps in a row without a finite loss and gradient, and the run stops.
 local PATIENCE = 5
 
-local INTERRUPTED = 130 -- the exit status of a program that Ctrl-C has ended
+-- The exit status is that of a program that the signal has ended: what the script would have done
+-- next has not been done, and what waits for it (`train && generate`) must not take it for done.
+local STATUS = { interrupt = 130, terminate = 143 }
+local UNREAD = 1 -- as where standard output cannot be written
 
 local stop = { signals = core.signals }
 
@@ -82,9 +85,9 @@ end
 
 local function save_and_leave(run, what)
   local path = run:save_now()
+  local unread = core.system.is_unread()
   if agree.is_first(run.group) then
     log.leave()
-    local unread = core.system.is_unread()
     local done = unread and 'standard output is no longer read: stopped'
       or what == 'terminate' and 'terminated' or 'interrupted'
     local sentence = ('%s after step %d of %d; %s'):format(
@@ -94,7 +97,7 @@ local function save_and_leave(run, what)
     if unread then io.stderr:write(sentence, '\n') else log.say('%s', sentence) end
   end
   -- A signal that reaches this rank later than others must find it watched: the state stays open.
-  os.exit(what == 'terminate' and 0 or INTERRUPTED, not run.group)
+  os.exit(unread and UNREAD or STATUS[what], not run.group)
 end
 
 --- Does what a signal has asked for meanwhile. SIGTERM saves and ends the program, as does an

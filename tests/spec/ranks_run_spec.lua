@@ -80,10 +80,10 @@ describe('a recipe on two ranks #cpu', function()
   end
 
   local ends = {
-    { 'SIGTERM', 'kill -TERM $front', 'terminated', 0 },
+    { 'SIGTERM', 'kill -TERM $front', 'terminated', 143 },
     { 'Ctrl-C', 'kill -INT $front', 'interrupted', 130 },
     { 'SIGTERM that one rank alone gets', 'kill -TERM $(echo $ranks | cut -d" " -f2)',
-      'terminated', 0 },
+      'terminated', 143 },
   }
   for i, case in ipairs(ends) do
     local title, code, word, expected = unpack(case)
@@ -102,6 +102,14 @@ describe('a recipe on two ranks #cpu', function()
       goes_on(name)
     end)
   end
+
+  it('has the status of the signal where it comes twice', function()
+    for name, expected in pairs { INT = 130, TERM = 143 } do
+      local kill = ('kill -%s $front; sleep 0.1; '):format(name)
+      local output, status = disturbed('twice' .. name, 5, kill:rep(2))
+      assert.equal(expected, status, output)
+    end
+  end)
 
   it('says at Ctrl-C on a terminal that the step at work comes first, once', function()
     -- the shell gets it too
@@ -123,7 +131,7 @@ describe('a recipe on two ranks #cpu', function()
                                      'data=docs/api.md held_out=0.9')
     assert.matches('terminated after step 200 of 200; saved [^\n]*/step%-200, and [^\n]*\n$',
                    output)
-    assert.equal(0, status)
+    assert.equal(143, status)
   end)
 
   it('is the same as if none of its ranks had ever been killed', function()

@@ -229,7 +229,7 @@ describe('a run', function()
     assert.same(undisturbed, state_of 'unread')
     local status
     output, status = run('hung', on_signal 'HUP')
-    assert.equal(0, status)
+    assert.equal(143, status)
     assert.matches('^terminated after step 4 of 40; saved', output)
   end)
 
@@ -250,6 +250,16 @@ describe('a run', function()
     assert.same(undisturbed, state_of 'stopped')
   end)
 
+  it('has the status of Ctrl-C where a second one breaks the step off', function()
+    local output, status = run('broken', [[s.then_do = function(step)
+      if step ~= 4 then return end
+      os.execute "(for i in 1 2; do sleep 0.02; kill -INT $PPID; done) &"
+      while true do end
+    end]])
+    assert.matches('^ulysses%-lua: interrupted!\nstack traceback:\n', output)
+    assert.equal(130, status)
+  end)
+
   it('opens the prompt at Ctrl-C where there is one', function()
     local stub = [[package.loaded["ulysses.repl"] = {
       available = function() return true end,
@@ -260,12 +270,12 @@ describe('a run', function()
     assert.equal(0, status)
     assert.same(undisturbed, state_of 'prompt')
     output, status = run('left', on_signal 'INT' .. '\n' .. stub:format 'error("interrupted!", 0)')
-    assert.equal(1, status)
+    assert.equal(130, status)
     assert.matches('^interrupted after step 4 of 40\nulysses%-lua: interrupted!\n', output)
   end)
 
   it('without a folder ends at once and saves nothing', function()
-    for name, expected in pairs { TERM = { 'terminated', 0 }, INT = { 'interrupted', 130 } } do
+    for name, expected in pairs { TERM = { 'terminated', 143 }, INT = { 'interrupted', 130 } } do
       local output, status = run('none', 's.dir = nil ' .. on_signal(name))
       assert.equal(expected[2], status)
       assert.equal(expected[1] .. ' after step 4 of 40; nothing is saved\n', output)
@@ -286,7 +296,7 @@ describe('a run', function()
           return run.data:at(n)
         end end }
       end]]):format(step))
-      assert.equal(0, status)
+      assert.equal(143, status)
       assert.matches(('^batch\t1\nterminated after step %d of 40; saved [^\n]*\n$'):format(step),
                      output)
     end
@@ -306,7 +316,7 @@ describe('a run', function()
       function run:save_now() signal "" return save(self) end
     end]])
     assert.matches(ended:format '', output)
-    assert.equal(0, status)
+    assert.equal(143, status)
     assert.same(undisturbed, state_of 'last save')
     output, status = run('after', signal .. [[s.then_do = function(step, run)
       if step < 40 then return end
@@ -318,7 +328,7 @@ describe('a run', function()
       io.write "never"
     end]])
     assert.matches(ended:format 'one, two, ', output)
-    assert.equal(0, status)
+    assert.equal(143, status)
   end)
 
   it('wants a folder that can be written', function()
