@@ -1,6 +1,7 @@
 -- resume.lua - how a run finds what it has done before, and goes on as if it had never stopped.
 local agree = require 'ulysses.agree'
 local checkpoint = require 'ulysses.checkpoint'
+local core = require 'ulysses.core'
 local log = require 'ulysses.log'
 local refuse = require 'ulysses.refuse'
 
@@ -26,7 +27,10 @@ local function leaves(settings, prefix, found)
   return found
 end
 
-local function shown(value) return value == nil and 'none' or tostring(value) end
+local function shown(value)
+  if value == '' then return "''" end
+  return value == nil and 'none' or tostring(value)
+end
 
 -- 'lr 0.001 -> 0.0005' for each setting that is not what it was.
 local function changes(before, after)
@@ -85,6 +89,21 @@ local function hint_of(run)
     .. (#list > 0 and ', or set again what has changed: ' .. table.concat(list, ', ') or '')
 end
 
+-- What to do where the checkpoint is of other data: the file may be gone, or may have changed.
+local function data_hint(run, difference)
+  local own = 'give this run a folder of its own (out=..)'
+  local before = run.config and checkpoint.config(run.dir)
+  local was, now = before and before.data, run.config and rawget(run.config, 'data')
+  if not difference:find '%(data' or type(was) ~= 'string' then
+    return '; set that again, or ' .. own
+  elseif was == now then
+    return ("; give back what '%s' was, or set that again, or %s"):format(was, own)
+  elseif was:find '[*?%[]' or core.system.kind_of(was) then
+    return (", data='%s'; set that again, or %s"):format(was, own)
+  end
+  return (", data='%s', which is no longer there; %s"):format(was, own)
+end
+
 -- Finds the newest checkpoint of the run's folder, and takes everything from it. Other data would
 -- make another run of it: refused.
 local function take_up(run)
@@ -97,8 +116,8 @@ local function take_up(run)
   if not state then return end
   local difference = state.data and run.data.difference and run.data:difference(state.data)
   if difference then
-    refuse("run: '%s' was trained on %s; set that again, or give this run a folder of its own "
-           .. '(out=..)', run.dir, difference)
+    refuse("run: '%s' was trained on %s%s", run.dir, difference,
+           agree.first(run.group, 'ul.run', data_hint, run, difference))
   end
   local scale = resume.scale_of(run.model)
   if state.scale and scale and state.scale ~= scale then

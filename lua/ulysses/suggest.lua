@@ -21,8 +21,10 @@ local function strangeness(name, candidate)
   local long, short = name, candidate
   if #long < #short then long, short = short, long end
   if long:gsub('(%w)%w*_?', '%1') == short then return 1 end
-  if #short > 2 and long:find(short, 1, true) then return 2 end
   local edits = distance(name, candidate)
+  if #short > 2 and long:find(short, 1, true) then
+    return math.min(edits, 2 - #short / #long)
+  end
   return edits < #short and edits or math.huge -- else they have nothing in common
 end
 

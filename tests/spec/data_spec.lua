@@ -139,7 +139,8 @@ describe('data', function()
     assert.is_nil(rows('abcdef', 3, 2):difference(fingerprint))
     local changed = {
       ['a text of 7 tokens, not 8 (data, held_out, tokenizer)'] = rows('abcdefg', 3, 2),
-      ['another text of as many tokens (data)'] = rows('abcdeg', 3, 2),
+      ['another text (data, or how it is read: tokenizer, held_out, what of a conversation is '
+       .. 'learned)'] = rows('abcdeg', 3, 2),
       ['rows of 3 tokens, not 4 (seq_len)'] = rows('abcdef', 4, 2),
       ['batches of 2 rows, not 3 (batch)'] = rows('abcdef', 3, 3),
       ['a shuffle with seed none, not 5 (seed)'] = rows('abcdef', 3, 2):shuffle { seed = 5 },

@@ -223,6 +223,9 @@ describe('recipe', function()
       ['llama3 --seq-len 4K'] = '--seq%-len.-; did you mean seq_len=4K?',
       ['llama3 --shard lr=1'] = '--shard.-; did you mean shard=true?',
       ['llama3 --shard --sp 2'] = '--shard.-; did you mean shard=true?',
+      ['llama3 step=20'] = "no setting 'step'; did you mean 'steps'?",
+      ['llama3 max_steps=20'] = "no setting 'max_steps'; did you mean 'steps'?",
+      ['llama3 stesp=20'] = "no setting 'stesp'; did you mean 'steps'?",
       ['llama3 --stepz 9'] = "--stepz.-; did you mean 'steps'?",
       ['finetune --model a;b'] = "--model.-; did you mean model='a;b'?",
     } do

@@ -147,6 +147,34 @@ describe('a run', function()
     assert.equal(before, contents 'long/metrics.jsonl')
   end)
 
+  it('says which file it has learned from, and whether that is still there', function()
+    local models, parent = require 'tests.hf_models', folder .. '/files'
+    assert(core.folder_make(parent))
+    local first, second = parent .. '/first.txt', parent .. '/second.txt'
+    models.write(first, ('A fox jumps over 7 dogs. '):rep(40))
+    models.write(second, ('The fox jumps over 8 dogs. '):rep(37) .. 'x')
+    local function train(data, more)
+      local output, status = program.shell(([[$P recipes/llama3.lua data=%s model.dim=32 batch=2 \
+        seq_len=32 steps=1 sample=0 out=%s/run %s]]):format(data, parent, more or ''))
+      return output:match '([^\n]*)\n$', status, output
+    end
+    local _, status, all = train(first)
+    assert.equal(0, status, all)
+    local said = train(second)
+    assert.equal(("ulysses-lua: run: '%s/run' was trained on another text (data, or how it is "
+      .. "read: tokenizer, held_out, what of a conversation is learned), data='%s'; set that "
+      .. 'again, or give this run a folder of its own (out=..)'):format(parent, first), said)
+    os.remove(first)
+    assert.matches("data='" .. first .. "', which is no longer there; give this run a folder of "
+                   .. 'its own %(out=..%)$', (train(second)))
+    models.write(first, ('A fox jumps over 7 cats. '):rep(40))
+    assert.matches("; give back what '" .. first .. "' was, or set that again, or give this run a "
+                   .. 'folder of its own', (train(first)))
+    models.write(first, ('A fox jumps over 7 dogs. '):rep(40))
+    _, _, all = train(first, 'prompt=')
+    assert.matches("\nchanged since: prompt A hacker is %-> ''\n", all)
+  end)
+
   it('refuses to go on with other data or another model', function()
     run('data', 's.steps = 3')
     for change, sentence in pairs {

@@ -157,7 +157,8 @@ local differences = {
   { 'size', 'batches of %s rows, not %s (batch)' },
   { 'seed', 'a shuffle with seed %s, not %s (seed)' },
   { 'tokens', 'a text of %s tokens, not %s (data, held_out, tokenizer)' },
-  { 'hash', 'another text of as many tokens (data)' },
+  { 'hash', 'another text (data, or how it is read: tokenizer, held_out, what of a conversation is '
+            .. 'learned)' },
 }
 
 --- How an earlier fingerprint differs from this one ("rows of 512 tokens, not 1024"), or nil.
