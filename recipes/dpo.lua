@@ -92,7 +92,7 @@ local function plan(cfg, n, ranks)
   local batch = math.min(cfg.batch, math.max(least, math.floor(n / least) * least))
   local steps = cfg.steps or math.ceil(cfg.epochs * n / batch)
   local warmup = math.max(1, math.min(cfg.warmup, math.floor(steps / 5)))
-  print(('pairs: %d, in a step: %d; steps: %d (%.3g epochs), lr rises in %d of them'):format(
+  print(('pairs: %d, in a step: %d; steps: %d (epochs: %.3g), lr rises in %d of them'):format(
     n, batch, steps, steps * batch / n, warmup))
   return batch, { lr = cfg.lr, warmup = warmup, steps = steps }
 end

@@ -113,7 +113,7 @@ local function plan(cfg, n, ranks)
   local batch = math.min(cfg.batch, math.max(n, cfg.accumulate * ranks))
   local steps = cfg.steps or math.ceil(cfg.epochs * n / batch)
   local warmup = math.max(1, math.min(cfg.warmup, math.floor(steps / 5)))
-  print(('rows of %d tokens: %d, in a step: %d; steps: %d (%.3g epochs), lr rises in %d of them')
+  print(('rows of %d tokens: %d, in a step: %d; steps: %d (epochs: %.3g), lr rises in %d of them')
         :format(cfg.seq_len, n, batch, steps, steps * batch / n, warmup))
   return batch, { lr = cfg.lr, warmup = warmup, steps = steps }
 end

@@ -14,7 +14,7 @@ local recipe = ul.recipe 'generate' {
   model = ul.none 'string',        -- a folder as downloaded, or one that hf.save has written
   adapter = ul.none 'string',      -- LoRA adapters of it: a folder of finetune.lua, or of PEFT
   tokenizer = ul.none 'string',    -- its folder, or 'bytes'; without: that of the model
-  prompt = 'Once upon a time',
+  prompt = ul.none 'string',       -- without: 'Once upon a time'
   prompts = ul.none 'string',      -- a file with a prompt on each line, instead
   out = ul.none 'string',          -- a file for each prompt and its text, as JSON; none: the screen
   chat = false,                    -- whether a prompt is what a user says, and an answer is wanted
@@ -29,7 +29,7 @@ local recipe = ul.recipe 'generate' {
   top_p = ul.none 'number',        -- or of the likeliest that together have this probability
   min_p = ul.none 'number',        -- or of those that are this share of the likeliest, at least
   stop = {},                       -- texts that end it
-  seed = ul.none 'integer',        -- the same text for the same seed
+  seed = ul.none 'integer',        -- another one, another text; without: always the same
   context = ul.none 'integer',     -- the last tokens that the model sees; without: all it can
   batch = 8,                       -- prompts of a file that are answered together
   sp = 1, tp = 1,                  -- ranks that share the text (--ranks); that share each weight
@@ -66,7 +66,10 @@ local function prompt_of(cfg, line)
 end
 
 local function prompts_of(cfg)
-  if not cfg.prompts then return { cfg.prompt } end
+  if not cfg.prompts then
+    cfg.prompt = cfg.prompt or 'Once upon a time'
+    return { cfg.prompt }
+  end
   local list, n = {}, 0
   for _, text in ipairs(ul.data.read(cfg.prompts):documents()) do
     for line in (text .. '\n'):gmatch '([^\n]*)\n' do
@@ -128,6 +131,9 @@ local function check(cfg)
     if cfg[name] ~= nil and not cfg.chat then
       refuse("generate: %s='%s' says nothing without chat=true", name, tostring(cfg[name]))
     end
+  end
+  if cfg.prompt and cfg.prompts then
+    refuse 'generate: prompt and prompts are both set, and one of them would be ignored'
   end
   if cfg.out and cfg.out == cfg.prompts then
     refuse("generate: out='%s' is the file of the prompts, which would be lost", cfg.out)

@@ -69,7 +69,8 @@ end
 local function comment(lines)
   local blocks, prose, code = {}, {}, nil
   local function flush()
-    if #prose > 0 then blocks[#blocks + 1] = fill(table.concat(prose, ' '), '', '') end
+    local text = table.concat(prose, ' ')
+    if text:find '%S' then blocks[#blocks + 1] = fill(text, '', '') end
     if code then blocks[#blocks + 1] = table.concat(code, '\n') .. '\n```' end
     prose, code = {}, nil
   end

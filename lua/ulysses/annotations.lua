@@ -75,7 +75,10 @@ tags['return'] = function(entry, text)
   local several, after = comment:match '^(%.%.%.)%s*(.*)$'
   if several then kind, comment = kind .. several, after end
   local name, rest = comment:match '^([%a_][%w_.]*)%s*(.*)$'
-  table.insert(entry.returns, { type = kind, name = name, text = rest or comment })
+  local following = rest and rest:match '^,%s*(.*)$'
+  table.insert(entry.returns, { type = kind, name = name,
+                                text = not following and (rest or comment) or '' })
+  if following then tags['return'](entry, following) end
 end
 function tags.class(entry, text)
   entry.class, entry.parent = text:match '^([%w_.]+)%s*:?%s*([%w_.]*)'

@@ -330,8 +330,8 @@ local function family_of(tok, family)
              all_names)
     end
   elseif not families[family] then
-    refuse("chat: no format '%s'%s: there are %s", tostring(family),
-           suggest(tostring(family), names), all_names)
+    refuse("chat: no format '%s'; there are %s%s", tostring(family), all_names,
+           suggest(tostring(family), names))
   end
   if not splits[family][tok.split] then
     refuse("chat: the format %s is not for a tokenizer like %s, which splits text as '%s'", family,

@@ -126,7 +126,9 @@ describe('chat', function()
     refused('message 1 needs a role and a content', tok, nil, { { role = 'user' } })
     refused('there are no messages', tok, nil, {})
     refused('needs a message of the user', spaces, nil, { system 'a' })
-    refused("no format 'lama3'; did you mean 'llama3'?", spaces, 'lama3',
+    refused("no format 'lama3'; there are 'llama3', "
+            .. "'mistral_v1', 'mistral_v3', 'mistral_v3_tekken', 'chatml', 'qwen2', 'qwen2.5', "
+            .. "'qwen3'; did you mean 'llama3'?", spaces, 'lama3',
             { user 'a' })
     refused("is not for a tokenizer like", tok, 'mistral_v3', { user 'a' })
     refused("do not tell which format they are for; name it: 'llama3'", load('first', {}), nil,

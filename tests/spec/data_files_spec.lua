@@ -87,7 +87,7 @@ describe('files of text', function()
 
   it('that are missing are named, and one of a like name', function()
     write('guide.md', 'x')
-    assert.equal("data.read: no file '$/gude.md'; did you mean 'guide.md'?",
+    assert.equal("data.read: no file '$/gude.md'; did you mean '$/guide.md'?",
                  sentence(ul.data.read, root .. '/gude.md'))
     assert.equal("data.read: no file '$/zzzz.txt'", sentence(ul.data.read, root .. '/zzzz.txt'))
     assert.equal("data.read: no file '$/*.txt'", sentence(ul.data.read, root .. '/*.txt'))

@@ -161,6 +161,14 @@ describe('help', function()
     assert.is_true(n > 250)
   end)
 
+  it('tells results on one line apart, and leaves no empty paragraphs', function()
+    local page = require('tests.api_page').text
+    assert.is_nil(page:find('\n\n\n', 1, true))
+    assert.is_nil(page:match '[^\n]*: ,[^\n]*')
+    assert.is_truthy(page:find('### `ul.chat.encode(tok, family, messages, options) -> ids: '
+                               .. 'integer[], mask: integer[]`\n', 1, true))
+  end)
+
   it('is what the reference page is made of', function()
     local page = require 'tests.api_page'
     local file = assert(io.open 'docs/api.md')

@@ -208,6 +208,7 @@ describe('a recipe', function()
       ['prompts=' .. parent .. '/bytes'] = "prompts='" .. parent .. "/bytes': line 2 is no UTF-8",
       ['tools=x'] = "tools='x' says nothing without chat=true",
       ['system=Hi'] = "system='Hi' says nothing without chat=true",
+      ['prompts=a prompt=b'] = 'prompt and prompts are both set, and one of them would be ignored',
       ['prompts=a out=a'] = "out='a' is the file of the prompts, which would be lost",
     } do
       assert.equal('ulysses-lua: generate: ' .. sentence, said('model=/nonexist ' .. arguments))
@@ -298,7 +299,7 @@ describe('a recipe', function()
     end
     local output, status = dpo 'whole'
     assert.equal(0, status, output)
-    assert.matches('\npairs: 12, in a step: 4; steps: 4 %(1.33 epochs%), lr rises in 1 of them\n',
+    assert.matches('\npairs: 12, in a step: 4; steps: 4 %(epochs: 1.33%), lr rises in 1 of them\n',
                    output)
     assert.equal(0, os.execute(('mkdir %s/part && cp -r %s/whole/step-2 %s/part'):format(
       parent, parent, parent)))
@@ -370,7 +371,7 @@ describe('a recipe', function()
                      .. 'data=%s/few.jsonl '):format(base, parent)
     local output, status = program.shell(command .. 'seq_len=40 epochs=4 lr=1e-2')
     assert.equal(0, status, output)
-    assert.matches('\nrows of 40 tokens: 1, in a step: 1; steps: 4 %(4 epochs%), lr rises in 1 of '
+    assert.matches('\nrows of 40 tokens: 1, in a step: 1; steps: 4 %(epochs: 4%), lr rises in 1 of '
                    .. 'them\n', output)
     assert.matches('step 1/4[^\n]* lr 0.01 ', output)
     output = program.shell(command .. 'seq_len=40 steps=1 warmup=0 lr=1e-2')

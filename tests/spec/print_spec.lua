@@ -36,6 +36,8 @@ describe('print', function()
   it('says what other things are #cpu', function() -- a model elsewhere says where
     local text = ul.data.from { 'some text', 'and more' }
     assert.matches('^2 documents of ', tostring(text))
+    assert.equal('1 document of a text', tostring(ul.data.from 'a'))
+    assert.equal('2 tokens in 1 document', tostring(ul.data.from('a'):tokenize 'bytes'))
     local corpus = text:tokenize 'bytes'
     assert.equal('19 tokens in 2 documents', tostring(corpus))
     local data = corpus:pack(8):shuffle():batch(2)

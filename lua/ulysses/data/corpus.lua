@@ -20,7 +20,8 @@ local sorted_keys = require 'ulysses.sorted_keys'
 local Corpus = {}
 Corpus.__index = Corpus
 function Corpus.__tostring(self)
-  return ('%d tokens in %d documents'):format(self.n, #self.starts)
+  local n = #self.starts
+  return ('%d tokens in %d document%s'):format(self.n, n, n == 1 and '' or 's')
 end
 
 local function new(tokens, starts, tokenizer, mask)

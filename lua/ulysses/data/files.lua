@@ -37,10 +37,14 @@ local function refuse_missing(path)
     refuse("data.read: no file '%s', for there is no folder '%s'", path, folder)
   end
   local names = {}
+  local shown = {}
   for _, file in ipairs(list(folder .. '*')) do
-    if not file:match '/$' then names[#names + 1] = file:sub(#folder + 1) end
+    if not file:match '/$' then
+      local known = file:sub(#folder + 1)
+      names[#names + 1], shown[known] = known, file
+    end
   end
-  refuse("data.read: no file '%s'%s", path, suggest(name, names))
+  refuse("data.read: no file '%s'%s", path, suggest(name, names, shown))
 end
 
 -- Whether there is such a file; refuses one that is there and cannot be read.

@@ -12,7 +12,8 @@ local sample = require 'ulysses.data.sample'
 local Text = {}
 Text.__index = Text
 function Text.__tostring(self)
-  return ('%d documents of %s'):format(#(self.texts or self.paths), self.name)
+  local n = #(self.texts or self.paths)
+  return ('%d document%s of %s'):format(n, n == 1 and '' or 's', self.name)
 end
 
 --- The documents, as strings.
