@@ -39,8 +39,8 @@ static struct {
     char block[8192]; /* mpirun's own words, between two lines of dashes */
     size_t block_n;
     int in_block;
-    int told_signal; /* which rank a signal has ended */
-    int has_ranks;   /* the first one takes signals */
+    int told_end;  /* which rank a signal has ended, or that one has left by itself */
+    int has_ranks; /* the first one takes signals */
     said *errors;
     int n_errors;
 } heard;
@@ -113,13 +113,16 @@ static void end_block(int interrupted)
     int from, number;
     if (by && who && sscanf(who, "process rank %d", &from) == 1 &&
         sscanf(by, " on signal %d", &number) == 1) {
-        heard.told_signal = 1;
+        heard.told_end = 1;
         if (!interrupted)
             ranks_complain("rank %d was ended by signal %d (%s)", from, number, strsignal(number));
         return;
     }
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (strstr(heard.block, known[i])) return;
+        if (strstr(heard.block, known[i])) {
+            heard.told_end = 1; /* that a rank has left with a status of its own */
+            return;
+        }
     if (!tell_of_hosts()) print(heard.block, heard.block_n);
 }
 
@@ -371,7 +374,7 @@ int launch_status(void)
         raise(last_signal);
     }
     /* now and then mpirun ends without a word about it */
-    if (status > 128 && status < 128 + NSIG && !signals && !heard.told_signal)
+    if (status > 128 && status < 128 + NSIG && !signals && !heard.told_end)
         ranks_complain("a rank was ended by signal %d (%s)", status - 128, strsignal(status - 128));
     return status;
 }
