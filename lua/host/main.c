@@ -320,6 +320,12 @@ static int run_tests(lua_State *L, int argc, char **argv, int at)
     return run_loaded(L, luaL_loadstring(L, "require 'busted.runner' { standalone = false }"), 0);
 }
 
+/* Where --plan is among the options, something must have been planned. */
+static int finish_plan(lua_State *L)
+{
+    return ranks_plans() ? run_string(L, "require('ulysses.plan').finish()", NULL) : 0;
+}
+
 static int run_script(lua_State *L, int argc, char **argv, int at, int interactive)
 {
     const char *name = argv[at] && strcmp(argv[at], "-") ? argv[at] : NULL;
@@ -338,7 +344,7 @@ static int run_script(lua_State *L, int argc, char **argv, int at, int interacti
         luaL_checkstack(L, n + 4, "too many arguments");
         for (int i = 0; i < n; i++) lua_pushstring(L, argv[at + 1 + i]);
         if ((rc = run(L, interactive ? n + 1 : n))) return rc;
-        return ranks_plans() ? run_string(L, "require('ulysses.plan').finish()", NULL) : 0;
+        return finish_plan(L);
     }
     run_loaded(L, rc, 0);
     return interactive ? run_string(L, "require('ulysses.repl').run()", NULL) : 1;
@@ -409,7 +415,7 @@ int main(int argc, char **argv)
     else if (status < 0 && !argv[at] && (interactive || (!did_something && isatty(STDIN_FILENO))))
         status = run_string(L, "require('ulysses.repl').run()", NULL);
     else if (status < 0 && !argv[at] && did_something)
-        status = 0;
+        status = finish_plan(L);
     else if (status < 0)
         status = run_script(L, argc, argv, at, interactive);
     lua_close(L);

@@ -76,8 +76,7 @@ local function world_for(group, sp, tp)
   local world = group or ul.group()
   local least = sp * tp
   if world.size == 1 and ul.default_device() == 'meta' then
-    -- --ranks N --plan: so many are planned for, where they are more than one sequence needs
-    local wanted = math.max(least, tonumber(os.getenv 'UL_PLAN_RANKS') or 1)
+    local wanted = tonumber(os.getenv 'UL_PLAN_RANKS') or least -- --ranks N --plan
     if wanted > 1 then world = ul.group { pretend = wanted, rank = 0 } end
   end
   if world.size % least ~= 0 then

@@ -184,6 +184,16 @@ describe('--plan', function()
     assert.matches('all_reduce +all +of 16 [^\n]* network\n', page)
   end)
 
+  it('refuses ranks that a run would refuse', function()
+    local counts = { [1] = 'there is one', [4] = 'there are 4', [12] = 'there are 12' }
+    for ranks, there in pairs(counts) do
+      assert.equal(("ulysses-lua: mesh: sp = 8 needs 8 ranks or a multiple of that, and %s: "
+                    .. 'ulysses-lua --ranks %d ..\n'):format(there, ranks > 8 and 16 or 8),
+                   refused(('--ranks %d --plan %s sp=8 batch=1'):format(ranks, small))
+                     :match '[^\n]*\n$')
+    end
+  end)
+
   it('says what would make it fit', function()
     local page = planned('--plan recipes/llama3.lua data=\'docs/*.md\' model.dim=8192 '
                          .. 'model.n_layers=16 model.n_heads=64 model.n_kv_heads=8 model.ffn=28672 '
@@ -232,6 +242,8 @@ describe('--plan', function()
     io.open(name, 'w'):close()
     assert.equal('ulysses-lua: --plan: the script took no step of ul.run, which is what is '
                  .. 'planned\n', refused('--plan ' .. name))
+    assert.equal('ulysses-lua: --plan: the script took no step of ul.run, which is what is '
+                 .. 'planned\n', refused "--plan=b200 -e 'x=1'")
     assert.is_nil(plan.machine)
   end)
 end)
