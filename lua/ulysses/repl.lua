@@ -69,6 +69,18 @@ end
 
 -- ---- running ----
 
+-- The frames of what was typed; below them are those of the loop that the prompt is in.
+local function above_the_prompt(text)
+  local last = text:find "\n[^\n]*[/\\]ulysses[/\\]repl%.lua:%d+: in function 'protected'"
+  return frames.trim(last and text:sub(1, last - 1) or text)
+end
+
+-- What was typed has failed itself: where the prompt is has more to show.
+local function take_variables()
+  local there = frames.snapshot()
+  if there and #there:names() > 0 then variables = there end
+end
+
 -- What an error is to become: its sentence with the frames that are the user's.
 local function on_error(problem)
   signals.hold() -- until the prompt is back
@@ -83,10 +95,10 @@ local function on_error(problem)
   local registry = debug.getregistry()
   if rawequal(registry['ulysses.error'], problem) and registry['ulysses.traceback'] then
     variables = raised_in or variables
-    return frames.trim(text .. registry['ulysses.traceback'])
+    return above_the_prompt(text .. registry['ulysses.traceback'])
   end
-  variables = frames.snapshot() or variables
-  return frames.trim(debug.traceback(text, 2))
+  take_variables()
+  return above_the_prompt(debug.traceback(text, 2))
 end
 
 local function finish(ok, ...)

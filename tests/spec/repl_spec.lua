@@ -224,6 +224,10 @@ describe('the prompt', function()
     terminal:expect 'run> $'
     assert.equal('100\n', answer('loss', 'run> $'))
     assert.equal('true\n', answer('step > 2 and total == step * 100', 'run> $'))
+    -- a typo has no frames but its own, and leaves the variables
+    assert.matches('^stdin:1: attempt to index global \'stepp\' %(a nil value%)\n$',
+                   (answer('stepp.x', 'run> $'):gsub('\27%[%d*m', '')))
+    assert.matches('\nstep = %d+\n', '\n' .. answer(':locals', 'run> $'))
     terminal:enter 'print "on" while true do end'
     terminal:expect '\non\r'
     terminal:type(CTRL_C)
