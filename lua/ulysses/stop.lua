@@ -83,6 +83,12 @@ local function prompt_of(run)
   return agree.most(run.group, here and 0 or 1, 'the prompt') == 0 and repl
 end
 
+-- What there is of a run that ends here.
+local function kept(path)
+  return path and ('saved %s, and the same command goes on from there'):format(path)
+    or 'nothing is saved'
+end
+
 local function save_and_leave(run, what)
   local path = run:save_now()
   local unread = core.system.is_unread()
@@ -90,10 +96,7 @@ local function save_and_leave(run, what)
     log.leave()
     local done = unread and 'standard output is no longer read: stopped'
       or what == 'terminate' and 'terminated' or 'interrupted'
-    local sentence = ('%s after step %d of %d; %s'):format(
-      done, run.step, run.last,
-      path and ('saved %s, and the same command goes on from there'):format(path)
-        or 'nothing is saved')
+    local sentence = ('%s after step %d of %d; %s'):format(done, run.step, run.last, kept(path))
     if unread then io.stderr:write(sentence, '\n') else log.say('%s', sentence) end
   end
   -- A signal that reaches this rank later than others must find it watched: the state stays open.
@@ -114,7 +117,8 @@ function stop.where_asked_to(run)
   local left, problem = pcall(repl.inside, ('interrupted after step %d of %d'):format(
     run.step, run.last))
   if left then return end
-  run:save_now() -- the loop is left, and perhaps the program
+  local path = run:save_now() -- the loop is left, and perhaps the program
+  if agree.is_first(run.group) then log.say('%s', kept(path)) end
   error(problem, 0)
 end
 

@@ -29,12 +29,13 @@ end
 -- Starts the recipe and runs shell code when its metrics have so many lines: $front is the process
 -- that was started, $ranks are those of the ranks.
 local function disturbed(name, lines, code, more)
-  return shell(([[
+  local output, status = shell(([[
     env --default-signal=INT %s & front=$!
     %s
     ranks=$(ps -o pid= --ppid $(ps -o pid= --ppid $front))
     %s
     wait $front; exit $?]]):format(command(name, more), when(name, lines), code))
+  return (output:gsub('\nTerminated\n$', '\n')), status -- said by the shell, of any program
 end
 
 -- Weights and optimizer of the last step, byte by byte, and the losses of all steps.

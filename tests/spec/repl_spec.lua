@@ -252,7 +252,8 @@ describe('the prompt', function()
     terminal:type(CTRL_C)
     terminal:expect 'run> $'
     assert.equal('true\n', answer('run.step > at and optim.steps == run.step', 'run> $'))
-    terminal:type(CTRL_D)
+    terminal:enter ':stop'
+    terminal:expect 'saved [^\n]*/run/step%-%d+, and the same command goes on from there'
     terminal:expect 'interrupted!'
     terminal:expect(PROMPT)
     assert.equal('5\n', answer '5')

@@ -300,7 +300,8 @@ describe('a run', function()
     assert.same(undisturbed, state_of 'prompt')
     output, status = run('left', on_signal 'INT' .. '\n' .. stub:format 'error("interrupted!", 0)')
     assert.equal(130, status)
-    assert.matches('^interrupted after step 4 of 40\nulysses%-lua: interrupted!\n', output)
+    assert.matches('^interrupted after step 4 of 40\nsaved [^\n]*/left/step%-4, and the same '
+                   .. 'command goes on from there\nulysses%-lua: interrupted!\n', output)
   end)
 
   it('without a folder ends at once and saves nothing', function()
