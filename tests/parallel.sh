@@ -11,7 +11,7 @@ trap 'rm -rf "$folder"' EXIT
 command=()
 while [[ $1 != -- ]]; do command+=("$1") && shift; done
 shift
-long='/(ops|recipes|cudnn|hf_generate|gradcheck|train|recipes_golden|ranks|resume)_spec'
+long='/(ops|recipes|cudnn|hf_generate|hf_recipes|hf_recipes_settings|gradcheck|train|recipes_golden|ranks|resume)_spec'
 
 one() { # FILE [HALF]
     local log status line
