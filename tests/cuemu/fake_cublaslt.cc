@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <vector>
+
 #include "blaslt_api.h"
 
 namespace
@@ -188,8 +190,11 @@ struct product {
     const void *a, *b, *c;
     void *made;
     double alpha, beta;
-    double *partial; /* the workspace */
+    double *partial;          /* the workspace */
+    std::vector<double> x, y; /* of one matrix of the batch: rows of op(A), columns of op(B) */
 };
+
+uint64_t depth(const product &p) { return p.d->trans[0] ? p.of[0]->rows : p.of[0]->cols; }
 
 double operand(const product &p, int i, const void *data, int64_t matrix, uint64_t row,
                uint64_t col)
@@ -200,28 +205,38 @@ double operand(const product &p, int i, const void *data, int64_t matrix, uint64
     return tf32 ? (double)rounded((float)x, 13) : x;
 }
 
-double sum_of(const product &p, int64_t matrix, uint64_t i, uint64_t j, uint64_t k, uint64_t end)
+/* Once: each element is in many sums. */
+void gather(product &p, int64_t matrix)
+{
+    uint64_t k = depth(p), m = p.of[3]->rows, n = p.of[3]->cols;
+    p.x.resize(m * k);
+    p.y.resize(n * k);
+    for (uint64_t i = 0; i < m; i++)
+        for (uint64_t t = 0; t < k; t++)
+            p.x[i * k + t] =
+                p.d->trans[0] ? operand(p, 0, p.a, matrix, t, i) : operand(p, 0, p.a, matrix, i, t);
+    for (uint64_t j = 0; j < n; j++)
+        for (uint64_t t = 0; t < k; t++)
+            p.y[j * k + t] =
+                p.d->trans[1] ? operand(p, 1, p.b, matrix, j, t) : operand(p, 1, p.b, matrix, t, j);
+}
+
+double dot(const double *x, const double *y, uint64_t from, uint64_t end)
 {
     double sum = 0;
-    for (; k < end; k++) {
-        double x =
-            p.d->trans[0] ? operand(p, 0, p.a, matrix, k, i) : operand(p, 0, p.a, matrix, i, k);
-        double y =
-            p.d->trans[1] ? operand(p, 1, p.b, matrix, j, k) : operand(p, 1, p.b, matrix, k, j);
-        sum += x * y;
-    }
+    for (uint64_t t = from; t < end; t++) sum += x[t] * y[t];
     return sum;
 }
 
 void make_element(const product &p, int64_t matrix, uint64_t i, uint64_t j)
 {
     const layout *out = p.of[3], *old = p.of[2];
-    uint64_t k = p.d->trans[0] ? p.of[0]->rows : p.of[0]->cols;
+    uint64_t k = depth(p), parts = p.how->parts;
+    const double *x = p.x.data() + i * k, *y_column = p.y.data() + j * k;
     double sum = 0;
-    for (uint64_t part = 0; part < p.how->parts; part++)
-        p.partial[part] =
-            sum_of(p, matrix, i, j, k * part / p.how->parts, k * (part + 1) / p.how->parts);
-    for (uint64_t part = 0; part < p.how->parts; part++)
+    for (uint64_t part = 0; part < parts; part++)
+        p.partial[part] = dot(x, y_column, k * part / parts, k * (part + 1) / parts);
+    for (uint64_t part = 0; part < parts; part++)
         sum += p.how->round_parts ? as(out->type, p.partial[part]) : p.partial[part];
     double y = p.alpha * sum;
     int64_t at = (int64_t)j * old->ld + (int64_t)i;
@@ -394,10 +409,14 @@ int cublasLtMatmul(void *handle, void *description, const void *alpha, const voi
                  d,
                  get(alpha, what->scale, 0),
                  get(beta, what->scale, 0),
-                 how.parts > 1 ? (double *)workspace : whole};
-    for (int64_t matrix = 0; matrix < of[3]->batch; matrix++)
+                 how.parts > 1 ? (double *)workspace : whole,
+                 {},
+                 {}};
+    for (int64_t matrix = 0; matrix < of[3]->batch; matrix++) {
+        gather(p, matrix);
         for (uint64_t j = 0; j < of[3]->cols; j++)
             for (uint64_t i = 0; i < of[3]->rows; i++) make_element(p, matrix, i, j);
+    }
     counted.products++;
     counted.in_parts += how.parts > 1;
     if (how.round_parts) counted.rounded_parts += (long)how.parts;
