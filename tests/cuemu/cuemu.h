@@ -15,7 +15,6 @@
 #ifndef CUEMU_H
 #define CUEMU_H
 
-#include <functional>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -56,8 +55,24 @@ extern "C" __attribute__((visibility("default"))) int64_t cuemu_waits;
 namespace cuemu
 {
 int streams_wait(); /* else all is done when it is asked for */
-/* is_kernels: it shares what kernels share */
-void enqueue(cudaStream_t s, std::function<void()> run, int is_kernels);
+/* What a stream is to do. Half the time that a file of kernels takes to compile would be
+ * std::function's.
+ */
+struct task {
+    virtual void run() = 0;
+    virtual ~task() {}
+};
+template <class F> struct task_of : task {
+    F f;
+    task_of(const F &f) : f(f) {}
+    void run() override { f(); }
+};
+/* Deletes the task when it is done; is_kernels: it shares what kernels share. */
+void enqueue_task(cudaStream_t s, task *t, int is_kernels);
+template <class F> void enqueue(cudaStream_t s, const F &f, int is_kernels)
+{
+    enqueue_task(s, new task_of<F>(f), is_kernels);
+}
 void wait_for(cudaStream_t s);
 } // namespace cuemu
 

@@ -64,18 +64,25 @@ try() { # WHAT EDIT FILE NAME DTYPE SANITIZER SPEC FILTER FOUND
 }
 
 # As many at once as there are cores.
-plant() {
+await_core() {
     while (($(jobs -rp | wc -l) >= cores)); do wait -n; done
+}
+
+plant() {
+    await_core
     planted=$((planted + 1))
     { try "$@" && echo passed >>"$folder/passed"; } &
 }
 
 for sanitizer in '' thread address; do
     for name in "${own[@]}"; do
-        compile "$folder/${sanitizer:-none}-$name" tests/cuemu/$name.cc "$sanitizer" f32 kernels ||
-            exit 1
+        await_core
+        { compile "$folder/${sanitizer:-none}-$name" tests/cuemu/$name.cc "$sanitizer" f32 kernels ||
+            touch "$folder/broken"; } &
     done
 done
+wait
+[[ -e $folder/broken ]] && exit 1
 ops=tests/cuda/ops_spec.lua
 rows=tests/cuda/rows_spec.lua
 race='WARNING: ThreadSanitizer: data race'

@@ -27,7 +27,7 @@ struct record {
 };
 
 struct job {
-    std::function<void()> run;
+    std::unique_ptr<cuemu::task> task;
     int is_kernels; /* one of these at a time */
     std::shared_ptr<record> awaited;
     int is_late;
@@ -106,9 +106,9 @@ void work(cuemu_stream *s)
         held.unlock();
         if (next.is_kernels) {
             std::lock_guard<std::mutex> alone(kernels);
-            next.run();
-        } else if (next.run) {
-            next.run();
+            next.task->run();
+        } else if (next.task) {
+            next.task->run();
         }
         held.lock();
         s->jobs.pop_front();
@@ -144,10 +144,10 @@ int streams_wait()
     return they_do;
 }
 
-void enqueue(cudaStream_t s, std::function<void()> run, int is_kernels)
+void enqueue_task(cudaStream_t s, task *t, int is_kernels)
 {
     std::lock_guard<std::mutex> held(lock);
-    ask(s, job{std::move(run), is_kernels, nullptr, 0});
+    ask(s, job{std::unique_ptr<task>(t), is_kernels, nullptr, 0});
 }
 
 cudaError_t copy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t s)
@@ -210,11 +210,12 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s)
     std::lock_guard<std::mutex> held(lock);
     auto now = std::make_shared<record>(record{s, s->asked + 1, 0});
     event->last = now;
-    ask(s, job{[=] {
-                   std::lock_guard<std::mutex> again(lock);
-                   now->has_come = 1;
-               },
-               0, nullptr, 0});
+    auto come = [=] {
+        std::lock_guard<std::mutex> again(lock);
+        now->has_come = 1;
+    };
+    ask(s,
+        job{std::unique_ptr<cuemu::task>(new cuemu::task_of<decltype(come)>(come)), 0, nullptr, 0});
     return cudaSuccess;
 }
 
