@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <sys/mman.h>
-#include <unordered_map>
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -20,8 +19,10 @@ void AnnotateIgnoreWritesEnd(const char *file, int line);
 /* What the fibers' own bookkeeping touches is no matter of the kernel's. */
 #define RUNTIME \
     __attribute__((no_sanitize("thread"), noinline, optimize("no-tree-loop-distribute-patterns")))
+#elif defined(__SANITIZE_ADDRESS__)
+#define RUNTIME __attribute__((no_sanitize("address", "undefined")))
 #else
-#define RUNTIME __attribute__((noinline))
+#define RUNTIME
 #endif
 
 namespace cuemu
@@ -31,12 +32,11 @@ dim3 block_size, grid_size;
 
 namespace
 {
-enum { STACK = 256 << 10, LEFT_FRAMES = 8 << 10 };
-enum { MOST_SHARED = 227 << 10, UNASKED_SHARED = 48 << 10, MOST_THREADS = 1024, WARP = 32 };
-enum { MOST_COPIES = 256 };
-enum state { RUNNABLE, IN_BLOCK, IN_WARP, DONE };
+enum { STACK = 256 << 10, STRIDE = STACK + (4 << 10) + 576, LEFT_FRAMES = 8 << 10 };
+enum { MOST_THREADS = 1024, MOST_COPIES = 256 };
+const unsigned WARP = 32;
 
-struct fiber {
+struct alignas(64) fiber {
     void *stack_pointer;
     char *stack; /* NULL until it first runs, and again when it is done */
 #ifdef __SANITIZE_THREAD__
@@ -44,16 +44,20 @@ struct fiber {
 #endif
     void *sanitizer;
     uint3 thread;
-    int index, state, line;
-    unsigned mask;
+    unsigned index;
     int turn; /* which of the two slots of its lane it has published to last */
     int vote; /* the same of the block's three votes */
     int begun, committed, ended, groups; /* of its copies, and of their groups: how many */
 };
 
-struct published {
+struct alignas(16) published {
     char bytes[32];
 } slots[MOST_THREADS][2];
+
+struct meeting { /* of lanes, that a thread has come to last */
+    unsigned mask;
+    int line;
+} came_to[MOST_THREADS];
 
 struct queued {
     async_copy copy;
@@ -64,9 +68,12 @@ fiber fibers[MOST_THREADS], scheduler;
 fiber *current;
 char *free_stacks[MOST_THREADS + 1], *left_stack; /* left: of a fiber that is about to be done */
 int n_free_stacks;
-int order[MOST_THREADS], place[MOST_THREADS]; /* in which threads run; its inverse */
-int votes[3];                                 /* of __syncthreads_or, in turn */
-int n_threads, alive, arrived, arrived_line;
+unsigned order[MOST_THREADS], place[MOST_THREADS]; /* in which threads run; its inverse */
+int votes[3];                                      /* of __syncthreads_or, in turn */
+unsigned n_threads, alive, arrived;
+int arrived_line;
+uint64_t ready[MOST_THREADS / 64]; /* a bit for each place: its thread can run */
+unsigned waiting[MOST_THREADS / WARP], returned[MOST_THREADS / WARP]; /* a bit for each lane */
 char *shared_memory;
 void (*run_kernel)(void *);
 void *kernel_argument;
@@ -95,6 +102,8 @@ size_t scheduler_bytes;
     abort();
 }
 
+RUNTIME int is_in(const unsigned *lanes, unsigned i) { return lanes[i / WARP] >> i % WARP & 1; }
+
 RUNTIME uint64_t next_random()
 {
     random_bits ^= random_bits << 13;
@@ -109,7 +118,7 @@ RUNTIME uint64_t next_random()
 #endif
 
 /* Keeps the registers that a call keeps, and goes on where `to` did. */
-__attribute__((naked, noinline)) void swap_stacks(void **, void *)
+__attribute__((naked, noipa)) void swap_stacks(void **, void *)
 {
     __asm__("push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n"
             "mov %rsp, (%rdi)\n mov %rsi, %rsp\n"
@@ -125,6 +134,21 @@ RUNTIME void keep_left_stack()
     left_stack = nullptr;
 }
 
+/* Not a power of two apart: the frames that run are at the top of each, and would share a few sets
+ * of the caches and of the page table's.
+ */
+RUNTIME char *new_stack()
+{
+    static char *unused;
+    static int n;
+    if (!n) {
+        unused = (char *)mmap(nullptr, (size_t)MOST_THREADS * STRIDE, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (unused == MAP_FAILED) die("no memory for stacks", 0, 0);
+    }
+    return unused + (size_t)n++ * STRIDE;
+}
+
 RUNTIME void give_stack(fiber *f)
 {
     if (n_free_stacks) {
@@ -134,9 +158,7 @@ RUNTIME void give_stack(fiber *f)
         f->stack = f->own_stack;
 #endif
     } else {
-        f->stack = (char *)mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                                -1, 0);
-        if (f->stack == MAP_FAILED) die("no memory for stacks", 0, 0);
+        f->stack = new_stack();
     }
 #ifdef __SANITIZE_ADDRESS__
     /* Frames that have returned left nothing behind: those of a fiber that was done have not. */
@@ -155,13 +177,13 @@ RUNTIME void give_stack(fiber *f)
 RUNTIME void switch_to(fiber *to)
 {
     fiber *from = current;
-    if (to == from) return;
     if (to != &scheduler && !to->stack) give_stack(to);
     current = to;
     thread = to->thread;
 #ifdef __SANITIZE_ADDRESS__
     void *fake = nullptr;
-    __sanitizer_start_switch_fiber(from->state == DONE ? nullptr : &fake,
+    bool is_done = from != &scheduler && is_in(returned, from->index);
+    __sanitizer_start_switch_fiber(is_done ? nullptr : &fake,
                                    to == &scheduler ? scheduler_stack : to->stack,
                                    to == &scheduler ? scheduler_bytes : (size_t)STACK);
 #endif
@@ -177,21 +199,36 @@ RUNTIME void switch_to(fiber *to)
 
 /* ---- taking turns ---- */
 
+/* The first place from `at` on, or from the beginning, of a thread that can run; -1: none can. */
+RUNTIME int next_ready(unsigned at)
+{
+    unsigned word = at / 64;
+    uint64_t bits = ready[word] & ~0ull << at % 64;
+    for (int k = 0; !bits && k < MOST_THREADS / 64; k++)
+        bits = ready[word = (word + 1) % (MOST_THREADS / 64)];
+    return bits ? (int)(word * 64) + __builtin_ctzll(bits) : -1;
+}
+
+RUNTIME void make_ready(unsigned i) { ready[place[i] / 64] |= 1ull << place[i] % 64; }
+
+RUNTIME void make_wait(unsigned i) { ready[place[i] / 64] &= ~(1ull << place[i] % 64); }
+
 RUNTIME void yield()
 {
-    int at = current == &scheduler ? n_threads - 1 : place[current->index];
-    for (int k = 1; k <= n_threads; k++) {
-        fiber *f = &fibers[order[(at + k) % n_threads]];
-        if (f->state == RUNNABLE) return switch_to(f);
+    int at = next_ready(current == &scheduler ? 0 : place[current->index]);
+    if (at >= 0) { /* a stack is not in the nearest cache when its turn comes */
+        __builtin_prefetch(fibers[order[(at + 1) % MOST_THREADS]].stack_pointer);
+        __builtin_prefetch(&fibers[order[(at + 2) % MOST_THREADS]]);
+        return switch_to(&fibers[order[at]]);
     }
     if (alive == 0) return switch_to(&scheduler);
-    for (int i = 0; i < n_threads; i++)
-        if (fibers[i].state == IN_WARP) {
+    for (unsigned i = 0; i < n_threads; i++)
+        if (is_in(waiting, i)) {
             thread = fibers[i].thread;
-            die("lanes of a warp wait for others that never come", fibers[i].line,
-                (int)fibers[i].mask);
+            die("lanes of a warp wait for others that never come", came_to[i].line,
+                (int)came_to[i].mask);
         }
-    die("not all threads come to __syncthreads", arrived_line, arrived);
+    die("not all threads come to __syncthreads", arrived_line, (int)arrived);
 }
 
 RUNTIME void fiber_main()
@@ -222,7 +259,8 @@ RUNTIME void fiber_main()
     run_kernel(kernel_argument);
     left_stack = current->stack;
 #endif
-    current->state = DONE;
+    make_wait(current->index);
+    returned[current->index / WARP] |= 1u << current->index % WARP;
     alive--;
     if (current->ended != current->begun) die("a thread has returned before its copies", 0, 0);
     if (arrived) die("a thread has returned while others wait in __syncthreads", arrived_line, 0);
@@ -232,25 +270,26 @@ RUNTIME void fiber_main()
 
 RUNTIME void set_order(int is_reverse, int is_random)
 {
-    for (int i = 0; i < n_threads; i++) order[i] = is_reverse ? n_threads - 1 - i : i;
-    for (int i = n_threads - 1; i > 0 && is_random; i--) {
-        int j = (int)(next_random() % (unsigned)(i + 1)), kept = order[i];
+    for (unsigned i = 0; i < n_threads; i++) order[i] = is_reverse ? n_threads - 1 - i : i;
+    for (unsigned i = n_threads - 1; i > 0 && is_random; i--) {
+        unsigned j = (unsigned)(next_random() % (i + 1)), kept = order[i];
         order[i] = order[j];
         order[j] = kept;
     }
-    for (int i = 0; i < n_threads; i++) place[order[i]] = i;
+    for (unsigned i = 0; i < n_threads; i++) place[order[i]] = i;
 }
 
 RUNTIME void begin_threads()
 {
     alive = n_threads;
     arrived = votes[0] = votes[1] = votes[2] = 0;
-    for (int i = 0; i < n_threads; i++) {
+    for (unsigned w = 0; w < MOST_THREADS / WARP; w++) waiting[w] = returned[w] = 0;
+    for (unsigned i = 0; i < n_threads; i++) {
         fiber *f = &fibers[i];
-        unsigned row = (unsigned)i / block_size.x;
-        f->thread = {(unsigned)i % block_size.x, row % block_size.y, row / block_size.y};
+        unsigned row = i / block_size.x;
+        f->thread = {i % block_size.x, row % block_size.y, row / block_size.y};
         f->index = i;
-        f->state = RUNNABLE;
+        make_ready(i);
         f->turn = f->vote = f->begun = f->committed = f->ended = f->groups = 0;
         f->stack = nullptr;
 #ifdef __SANITIZE_THREAD__
@@ -262,41 +301,15 @@ RUNTIME void begin_threads()
 RUNTIME void check_sizes(dim3 grid, dim3 size)
 {
     if (n_threads < 1 || n_threads > MOST_THREADS || size.z > 64)
-        die("a block of so many threads", 0, n_threads);
+        die("a block of so many threads", 0, (int)n_threads);
     if (!grid.x || !grid.y || !grid.z || grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535)
         die("a grid of that size", (int)grid.x, (int)grid.y);
 }
 } // namespace
 
-size_t most_shared()
-{
-    const char *given = getenv("CUEMU_SHARED");
-    size_t bytes = given ? strtoull(given, nullptr, 10) : (size_t)MOST_SHARED;
-    return bytes < MOST_SHARED ? bytes : (size_t)MOST_SHARED;
-}
-
-/* What kernels have asked for. */
-static std::unordered_map<const void *, size_t> &allowed()
-{
-    static auto &sizes = *new std::unordered_map<const void *, size_t>;
-    return sizes;
-}
-
-void allow_shared(const void *kernel, size_t bytes)
-{
-    if (bytes > most_shared()) die("a kernel asks for so much shared memory", 0, (int)bytes);
-    allowed()[kernel] = bytes;
-}
-
-void check_shared(const void *kernel, size_t bytes)
-{
-    if (bytes > UNASKED_SHARED && bytes > allowed()[kernel])
-        die("so much shared memory that was not asked for", 0, (int)bytes);
-}
-
 RUNTIME void launch(dim3 grid, dim3 size, size_t shared, void (*run)(void *), void *kernel)
 {
-    n_threads = (int)(size.x * size.y * size.z);
+    n_threads = size.x * size.y * size.z;
     check_sizes(grid, size);
     if (!shared_memory) shared_memory = (char *)aligned_alloc(1024, MOST_SHARED + 1024);
     grid_size = grid;
@@ -304,15 +317,11 @@ RUNTIME void launch(dim3 grid, dim3 size, size_t shared, void (*run)(void *), vo
     run_kernel = run;
     kernel_argument = kernel;
     current = &scheduler;
-    scheduler.state = RUNNABLE;
     const char *wish = getenv("CUEMU_ORDER");
     int is_reverse = wish && !strcmp(wish, "reverse"), is_random = wish && !strcmp(wish, "random");
     uint64_t n = (uint64_t)grid.x * grid.y * grid.z;
 #ifdef __SANITIZE_THREAD__
     scheduler.sanitizer = __tsan_get_current_fiber();
-#endif
-    begin_threads();
-#ifdef __SANITIZE_THREAD__
     watched_between = n < 3 ? 0 : 1 + next_random() % (n - 2);
 #endif
 #ifdef __SANITIZE_ADDRESS__
@@ -325,8 +334,8 @@ RUNTIME void launch(dim3 grid, dim3 size, size_t shared, void (*run)(void *), vo
         block = {(unsigned)(b % grid.x), (unsigned)(b / grid.x % grid.y),
                  (unsigned)(b / grid.x / grid.y)};
         for (size_t i = 0; i < shared; i++) shared_memory[i] = (char)0xff;
-        if (k) begin_threads();
         if (k == 0 || is_random) set_order(is_reverse, is_random);
+        begin_threads();
 #ifdef __SANITIZE_THREAD__
         /* What the host has done comes before a block, and all of that before what follows: blocks
          * use shared memory again.
@@ -343,7 +352,8 @@ RUNTIME void launch(dim3 grid, dim3 size, size_t shared, void (*run)(void *), vo
 
 RUNTIME void sync_block(int line)
 {
-    if (alive != n_threads) die("__syncthreads after another thread has returned", line, alive);
+    if (alive != n_threads)
+        die("__syncthreads after another thread has returned", line, (int)alive);
     if (arrived && arrived_line != line)
         die("threads of a block are in __syncthreads at two lines", line, arrived_line);
     arrived_line = line;
@@ -353,12 +363,12 @@ RUNTIME void sync_block(int line)
 #endif
     if (++arrived == n_threads) {
         arrived = 0;
-        for (int i = 0; i < n_threads; i++) fibers[i].state = RUNNABLE;
+        for (unsigned i = 0; i < n_threads; i++) make_ready(i);
 #ifdef __SANITIZE_THREAD__
         n_barriers++;
 #endif
     } else {
-        current->state = IN_BLOCK;
+        make_wait(current->index);
         yield();
     }
 #ifdef __SANITIZE_THREAD__
@@ -376,26 +386,35 @@ RUNTIME int sync_block_or(int predicate, int line)
     return votes[turn];
 }
 
+RUNTIME unsigned active_lanes()
+{
+    unsigned lanes = n_threads - current->index / WARP * WARP;
+    return lanes < WARP ? (1u << lanes) - 1 : ~0u;
+}
+
 /* Waits until all lanes in mask are at this line; the last one to come sets them free. */
 static RUNTIME void meet_lanes(unsigned mask, int line)
 {
-    fiber *f = current, *warp = &fibers[f->index / WARP * WARP];
-    int lane = f->index % WARP, lanes = n_threads - (f->index - lane);
-    if (lanes < WARP) mask &= (1u << lanes) - 1;
-    if (!(mask >> lane & 1)) die("a lane that is not in its own mask", line, (int)mask);
-    f->state = IN_WARP;
-    f->mask = mask;
-    f->line = line;
-    for (int l = 0; l < WARP; l++) {
+    unsigned index = current->index, w = index / WARP, first = w * WARP, own = 1u << index % WARP;
+    mask &= active_lanes();
+    if (!(mask & own)) die("a lane that is not in its own mask", line, (int)mask);
+    if (mask & returned[w])
+        die("a mask with a lane that has returned", line, __builtin_ctz(mask & returned[w]));
+    came_to[index] = {mask, line};
+    make_wait(index);
+    waiting[w] |= own;
+    if (mask & ~waiting[w]) return yield();
+    for (unsigned l = 0; l < WARP; l++) {
+        const meeting *m = &came_to[first + l];
         if (!(mask >> l & 1)) continue;
-        if (warp[l].state == DONE) die("a mask with a lane that has returned", line, l);
-        if (warp[l].state != IN_WARP || warp[l].mask != mask) return yield();
-        if (warp[l].line != line) die("lanes of a warp at two lines", line, warp[l].line);
+        if (m->mask != mask) return yield();
+        if (m->line != line) die("lanes of a warp at two lines", line, m->line);
     }
-    for (int l = 0; l < WARP; l++)
-        if (mask >> l & 1) warp[l].state = RUNNABLE;
+    for (unsigned l = 0; l < WARP; l++)
+        if (mask >> l & 1) make_ready(first + l);
+    waiting[w] &= ~mask;
 #ifdef __SANITIZE_THREAD__
-    n_meetings[f->index / WARP]++;
+    n_meetings[w]++;
 #endif
 }
 
@@ -416,16 +435,19 @@ RUNTIME void sync_warp(unsigned mask, int line)
 RUNTIME const void *exchange(unsigned mask, const void *value, size_t size, int from, int line)
 {
     fiber *f = current;
-    int turn = f->turn ^= 1, first = f->index / WARP * WARP;
+    int turn = f->turn ^= 1;
     char *to = slots[f->index][turn].bytes;
-    for (size_t i = 0; i < size; i++) to[i] = ((const char *)value)[i];
+    if (size == 4)
+        __builtin_memcpy(to, value, 4);
+    else
+        for (size_t i = 0; i < size; i++) to[i] = ((const char *)value)[i];
     meet_lanes(mask, line);
-    return slots[first + from][turn].bytes;
+    return slots[current->index / WARP * WARP + (unsigned)from][turn].bytes;
 }
 
 RUNTIME const void *published_by(int lane)
 {
-    return slots[current->index / WARP * WARP + lane][current->turn].bytes;
+    return slots[current->index / WARP * WARP + (unsigned)lane][current->turn].bytes;
 }
 
 /* ---- copies on their way to shared memory ---- */
@@ -465,33 +487,14 @@ RUNTIME unsigned ballot(unsigned mask, int predicate, int line)
 {
     fiber *f = current;
     unsigned bit = predicate != 0, result = 0;
-    int first = f->index / WARP * WARP;
+    unsigned first = f->index / WARP * WARP;
     exchange(mask, &bit, sizeof bit, 0, line);
-    for (int l = 0; l < WARP && first + l < n_threads; l++)
+    for (unsigned l = 0; l < WARP && first + l < n_threads; l++)
         if (mask >> l & 1) result |= (unsigned)slots[first + l][f->turn].bytes[0] << l;
     return result;
 }
 
-RUNTIME int lane() { return current->index % WARP; }
-
-RUNTIME unsigned active_lanes()
-{
-    int lanes = n_threads - current->index / WARP * WARP;
-    return lanes < WARP ? (1u << lanes) - 1 : ~0u;
-}
+RUNTIME int lane() { return (int)(current->index % WARP); }
 
 RUNTIME void *dynamic_shared() { return shared_memory; }
-
-void *allocate(size_t bytes)
-{
-    void *data = nullptr;
-    if (posix_memalign(&data, 256, bytes ? bytes : 1)) return nullptr;
-    cuemu_allocations++;
-    memset(data, 0xff, bytes);
-    return data;
-}
-
-void release(void *data) { free(data); }
 } // namespace cuemu
-
-int64_t cuemu_allocations;

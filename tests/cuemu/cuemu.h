@@ -76,10 +76,10 @@ template <class F> void enqueue(cudaStream_t s, const F &f, int is_kernels)
 void wait_for(cudaStream_t s);
 } // namespace cuemu
 
-/* ---- cuemu.cc ---- */
-
 /* How often memory was asked for; tests read it. */
 extern "C" __attribute__((visibility("default"))) int64_t cuemu_allocations;
+
+/* ---- cuemu.cc ---- */
 
 namespace cuemu
 {
@@ -87,12 +87,6 @@ extern uint3 thread, block; /* of the fiber that runs */
 extern dim3 block_size, grid_size;
 
 void launch(dim3 grid, dim3 size, size_t shared, void (*run)(void *), void *kernel);
-/* How much a block can have; and the end of a run in which a kernel has asked for more, or a launch
- * takes more than 48 KiB that its kernel has not asked for.
- */
-size_t most_shared();
-void allow_shared(const void *kernel, size_t bytes);
-void check_shared(const void *kernel, size_t bytes);
 void sync_block(int line);
 int sync_block_or(int predicate, int line);
 /* Waits for the lanes in mask. */
@@ -129,6 +123,13 @@ void commit_copies();
  */
 int next_copy(async_copy *copy, int groups_left);
 
+/* memory.cc: how much shared memory a block can have; and the end of a run in which a kernel has
+ * asked for more, or a launch takes more than 48 KiB that its kernel has not asked for.
+ */
+enum { MOST_SHARED = 227 << 10 };
+size_t most_shared();
+void allow_shared(const void *kernel, size_t bytes);
+void check_shared(const void *kernel, size_t bytes);
 void *allocate(size_t bytes);
 void release(void *data);
 
