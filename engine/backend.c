@@ -85,6 +85,12 @@ int ul_cuda_open(int wanted)
     return UL_OK;
 }
 
+const char *ul_cuda_gpu(const unsigned char **uuid)
+{
+    *uuid = cuda ? cuda->identity() : NULL;
+    return cuda ? cuda->device_name() : NULL;
+}
+
 int ul_cuda_wait(void) { return cuda ? cuda->wait() : UL_OK; }
 
 /* ---- values ---- */

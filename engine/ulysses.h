@@ -1,16 +1,14 @@
 /* ulysses.h - the whole public interface of the engine, and its manual.
  *
- * What is not declared here is not part of the interface. A function that can
- * fail returns UL_OK or a negative UL_E code and leaves one sentence in
- * ul_last_error(); its results are then untouched. Results come first, through
- * pointers, inputs next, options last. The caller gives each tensor that a
- * function returned back with ul_tensor_free(); "borrowed" says where not.
+ * What is not declared here is not part of the interface. A function that can fail returns UL_OK or
+ * a negative UL_E code and leaves one sentence in ul_last_error(); its results are then untouched.
+ * Results come first, through pointers, inputs next, options last. The caller gives each tensor
+ * that a function returned back with ul_tensor_free(); "borrowed" says where not.
  *
- * Dimensions are counted from 0 here and may be negative (-1 is the last).
- * Sizes are int64_t, scalars double. Indices stored in tensors are 0-based.
- *
- * Shapes in comments: B batch, T tokens on this rank, S tokens in all,
- * H heads, D head size, C channels, V vocabulary, N any number of rows.
+ * Dimensions are counted from 0 here and may be negative (-1 is the last). Sizes are int64_t,
+ * scalars double. Indices stored in tensors are 0-based.
+ * Shapes in comments: B batch, T tokens on this rank, S tokens in all, H heads, D head size,
+ * C channels, V vocabulary, N any number of rows.
  *
  * One thread at a time may use the engine (kernels run on a pool of their own).
  */
@@ -63,6 +61,8 @@ const char *ul_device_name(ul_device device); /* "cpu", "meta", "cuda:0" */
 /* Takes CUDA device `ordinal` (from 0) for all tensors of this process on UL_CUDA. -1, as the first
  * of these does: the one taken, or this rank's number on its host modulo the number of devices. */
 int ul_cuda_open(int ordinal);
+/* What its driver calls it ("NVIDIA H200"), and its UUID of 16 bytes; NULL: none is open. */
+const char *ul_cuda_gpu(const unsigned char **uuid);
 int ul_cuda_is_open(void);
 int ul_cuda_wait(void); /* for all that was asked of it */
 

@@ -59,8 +59,8 @@ local not_ops = [[
   debug_fail_allocation library json_decode json_quote file_write file_sum file_rename file_point
   path_exchange folder_make folder_sync folder_list path_remove disk_free hash debug_fail_write
   debug_writes safetensors_open safetensors_save tokenizer_load default_device set_default_device
-  flops peak_flops backward_passes group group_log attention_backend deterministic attention_report
-  tokenizer_trainer tf32 planning launched_rank
+  flops gpu peak_flops backward_passes group group_log attention_backend deterministic
+  attention_report tokenizer_trainer tf32 planning launched_rank
 ]]
 cases.not_ops = {}
 for name in not_ops:gmatch '%S+' do cases.not_ops[name] = true end

@@ -1,4 +1,5 @@
 /* engine.c - what concerns the engine as a whole: seeds, memory, threads, and hooks for tests. */
+#include <stdio.h>
 #include <string.h>
 
 #include "host.h"
@@ -251,6 +252,20 @@ static int backward_passes(lua_State *L)
     return 1;
 }
 
+/* gpu() -> "NVIDIA H200", its UUID in hexadecimal; nil where there is none */
+static int gpu(lua_State *L)
+{
+    host_arguments(L, "gpu", 0);
+    const unsigned char *uuid;
+    const char *name = ul_cuda_gpu(&uuid);
+    if (!name) return lua_pushnil(L), 1;
+    char hexadecimal[33];
+    for (int i = 0; i < 16; i++) snprintf(hexadecimal + 2 * i, 3, "%02x", uuid[i]);
+    lua_pushstring(L, name);
+    lua_pushstring(L, hexadecimal);
+    return 2;
+}
+
 /* peak_flops(dtype) -> FLOP/s that the cpu reaches at best */
 static int peak_flops(lua_State *L)
 {
@@ -302,6 +317,7 @@ const host_function host_engine[] = {
     {"attention_report", attention_report, NULL, HOST_MODULE},
     {"flops", flops, NULL, HOST_MODULE},
     {"backward_passes", backward_passes, NULL, HOST_MODULE},
+    {"gpu", gpu, NULL, HOST_MODULE},
     {"peak_flops", peak_flops, NULL, HOST_MODULE},
     {"debug_fail_allocation", debug_fail_allocation, NULL, HOST_MODULE},
     {"debug_allocations", debug_allocations, NULL, HOST_MODULE},

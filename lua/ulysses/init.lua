@@ -24,7 +24,7 @@ for _, name in ipairs {
   'backward', 'manual_seed', 'random_state', 'set_random_state', 'default_device',
   'set_default_device', 'tf32', 'memory', 'reset_peak_memory', 'set_memory_limit', 'trim_memory',
   'meta_counts', 'meta_kernels', 'reset_meta_counts', 'threads', 'isa', 'attention_backend',
-  'deterministic', 'attention_report', 'flops', 'peak_flops', 'adamw_', 'sgd_',
+  'deterministic', 'attention_report', 'flops', 'gpu', 'peak_flops', 'adamw_', 'sgd_',
   'global_norm', 'clip_grad_norm_', 'group', 'group_log',
 } do
   ul[name] = assert(core[name], name)

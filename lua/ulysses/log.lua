@@ -73,7 +73,8 @@ local function parts_of(record, pace)
   for i, name in ipairs(names) do add(4 + i, '%s %s', name, log.number(pace.given[name])) end
   add(3, '%s tokens/s', log.rate(pace.tokens_per_s))
   if pace.flops_per_s and pace.flops_per_s > 0 then
-    add(20, '%s/s (%.0f %%)', log.flops(pace.flops_per_s), 100 * pace.flops_per_s / pace.peak)
+    local share = pace.peak and (' (%.0f %%)'):format(100 * pace.flops_per_s / pace.peak)
+    add(20, '%s/s%s', log.flops(pace.flops_per_s), share or '')
   end
   add(21, '%s', log.bytes(record.peak_bytes))
   if pace.seconds_left > 0 then add(4, 'eta %s', log.time(pace.seconds_left)) end

@@ -1,21 +1,8 @@
 -- plan_machines.lua - what the planner knows of machines: memory, rates, links.
+local gpus = require 'ulysses.gpus'
 local machine = require 'ulysses.machine'
 local refuse = require 'ulysses.refuse'
 local ul = require 'ulysses'
-
--- Published: NVIDIA's data sheets of A100 80GB SXM, H100 SXM, H200 SXM and DGX/HGX B200; flops are
--- dense, NVLink's one way, half of what is printed. network: of one GPU, by the adapters of DGX
--- A100 (8 x 200 Gb/s), DGX H100, H200 and B200 (8 x 400 Gb/s).
-local published = {
-  a100 = { name = 'A100 SXM', memory = 80e9, bandwidth = 2.039e12, link = 300e9, network = 25e9,
-           bf16 = 312e12, f32 = 19.5e12, f64 = 19.5e12 },
-  h100 = { name = 'H100 SXM', memory = 80e9, bandwidth = 3.35e12, link = 450e9, network = 50e9,
-           bf16 = 989e12, f32 = 67e12, f64 = 67e12 },
-  h200 = { name = 'H200 SXM', memory = 141e9, bandwidth = 4.8e12, link = 450e9, network = 50e9,
-           bf16 = 989e12, f32 = 67e12, f64 = 67e12 },
-  b200 = { name = 'B200', memory = 180e9, bandwidth = 8e12, link = 900e9, network = 50e9,
-           bf16 = 2250e12, f32 = 75e12, f64 = 37e12 },
-}
 
 -- What a large product and a large copy reached on an H200, of what is published for it: 790
 -- TFLOP/s of 989, 4.3 TB/s of 4.8. Others are taken to reach the same shares.
@@ -24,7 +11,7 @@ local PRODUCT, COPY = 790 / 989, 4.3 / 4.8
 local machines = { names = { 'a100', 'b200', 'h100', 'h200', 'here' } }
 
 local function of_published(key)
-  local it = published[key]
+  local it = gpus.published[key]
   local measured = key == 'h200'
   return {
     key = key, name = it.name, memory = it.memory, per_node = 8,

@@ -20,12 +20,13 @@ local record = {}
 -- The order in which values are shown; the others follow by name.
 local order = { grad_norm = 1, lr = 2 }
 
--- FLOP/s that the machine has reached at best, as far as it is known: other programs may disturb
--- the measuring, so it is done again where the run itself is faster. Ranks have measured together.
+-- FLOP/s that the machine reaches at best, as far as it is known. On the cpu other programs may
+-- disturb the measuring, so it is done again where the run itself is faster. Ranks have measured
+-- together.
 local function peak_of(self, reached)
-  if not self.peak then
-    self.peak = machine.peak(self.dtype)
-  elseif reached > self.peak and not self.group then
+  if self.peak == nil then self.peak = machine.peak(self.dtype) or false end
+  if machine.gpu() then return self.peak or nil end
+  if reached > self.peak and not self.group then
     self.peak = math.max(self.peak, ul.peak_flops(self.dtype))
   end
   return math.max(self.peak, reached)
@@ -37,7 +38,7 @@ local function show(self, values)
   self.display:step(values, {
     last = self.last, given = self.given, order = order,
     tokens_per_s = self.tokens_of_step / self.pace, flops_per_s = flops,
-    peak = flops > 0 and peak_of(self, flops) or 1,
+    peak = flops > 0 and peak_of(self, flops) or nil,
     seconds_left = (self.last - self.step) * self.pace,
   })
 end
@@ -165,8 +166,8 @@ local function describe(self)
     version = core.version, config = self.config, dtype = self.dtype, steps = self.last,
     parameters = model.n_parameters and model:n_parameters() or nil,
     started = self.started, resumed = self.resumed, ranks = ranks_text(self),
-    machine = { cpu = machine.cpu_name(), isa = ul.isa(), threads = ul.threads(),
-                peak_flops = peak_of(self, 0) },
+    machine = { gpu = machine.gpu(), cpu = machine.cpu_name(), isa = ul.isa(),
+                threads = ul.threads(), peak_flops = peak_of(self, 0) },
   }
 end
 
@@ -200,7 +201,7 @@ end
 function record.open(self)
   self.started = core.system.now()
   if self.group and (self.dir or self.log_every > 0) then
-    self.peak = machine.peak(self.dtype, self.group)
+    self.peak = machine.peak(self.dtype, self.group) or false
   end
   if not self.dir then return end
   local known = agree.first(self.group, 'ul.run', open_files, self)

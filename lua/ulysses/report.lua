@@ -180,11 +180,13 @@ local function machine(page)
   local run, list = page.run, {}
   local function add(name, value) if value then list[#list + 1] = { name, value } end end
   local there = run.machine or {}
+  add('GPU', there.gpu)
   add('CPU', there.cpu)
   add('instruction set', there.isa)
   add(run.ranks and 'threads of a rank' or 'threads', there.threads)
   add('ranks', run.ranks)
-  add('measured peak', there.peak_flops and log.flops(there.peak_flops) .. '/s')
+  add(there.gpu and 'published peak' or 'measured peak',
+      there.peak_flops and log.flops(there.peak_flops) .. '/s')
   add('dtype', run.dtype)
   add('parameters', run.parameters and log.count(run.parameters))
   add('begun', run.started and os.date('!%Y-%m-%d %H:%M UTC', run.started))

@@ -23,7 +23,8 @@ local of_sample = { step = 'number', prompt = 'string', text = 'string' }
 local of_run = {
   version = 'string', config = 'table', dtype = 'string', steps = 'number', parameters = 'number',
   started = 'number', resumed = 'number', ranks = 'string',
-  machine = { cpu = 'string', isa = 'string', threads = 'number', peak_flops = 'number' },
+  machine = { gpu = 'string', cpu = 'string', isa = 'string', threads = 'number',
+              peak_flops = 'number' },
 }
 
 -- Refuses values of other types than `types`; name_of(key) names one in the sentence.

@@ -43,6 +43,62 @@ describe('a device that can not be used', function()
   end)
 end)
 
+describe('how fast a GPU can be', function()
+  if not there then
+    pending 'is made by the emulation, which is not here'
+    return
+  end
+
+  -- One step, its line, and what run.json says of the machine.
+  local function run(environment)
+    local folder = os.tmpname()
+    os.remove(folder)
+    local output, status = program.run([[
+      local ul = require 'ulysses'
+      local function loss() return ul.ones(4, 4):matmul(ul.ones(4, 4)):sum():item() end
+      local data = { at = function() return { inputs = ul.zeros(2, 3), loss = loss } end }
+      local run = ul.run { model = ul.nn.Linear(1, 1), data = data, log_every = 1, dir = arg[1] }
+      for _ in run:steps(1) do end]], folder, 'UL_DEVICE=cuda ' .. environment)
+    assert.equal(0, status, output)
+    local file = assert(io.open(folder .. '/run.json'))
+    local machine = require('ulysses.json').decode(file:read '*a').machine
+    file:close()
+    os.execute("rm -r '" .. folder .. "'")
+    return output:match 'step 1/1[^\n]*', machine
+  end
+
+  it('is what is published of it, and not what the cpu reaches', function()
+    local line, machine = run "CUEMU_NAME='NVIDIA H100 80GB HBM3'"
+    assert.matches('FLOP/s %(0 %%%)', line)
+    assert.equal('NVIDIA H100 80GB HBM3', machine.gpu)
+    assert.equal(67e12, machine.peak_flops)
+  end)
+
+  it('is not said where nothing is known of it', function()
+    local line, machine = run ''
+    assert.matches('FLOP/s  ', line)
+    assert.not_matches('%%', line)
+    assert.equal('cuemu', machine.gpu)
+    assert.is_nil(machine.peak_flops)
+  end)
+
+  it('counts each once that ranks have', function()
+    program.needs_mpirun()
+    local function peak(environment)
+      local script = "local group = require('ulysses').group() "
+        .. "local peak = require('ulysses.machine').peak('bf16', group) "
+        .. "if group.rank == 0 then print('peak', peak) end"
+      local output = program.shell(('UL_COMM_CUDA=mpi %s $P --ranks 2 --device cuda -e "%s"')
+        :format(environment, script))
+      return output:match 'peak\t([^\n]*)' or output
+    end
+    local name = "CUEMU_NAME='NVIDIA B200' CUEMU_DEVICES="
+    assert.equal('4.5e+15', peak(name .. 2))
+    assert.equal('2.25e+15', peak(name .. 1))
+    assert.equal('nil', peak '')
+  end)
+end)
+
 describe('memory of a small GPU', function()
   if not there then
     pending 'is made by the emulation, which is not here'

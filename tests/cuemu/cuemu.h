@@ -254,7 +254,8 @@ static inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int ordinal
 {
     memset(p, 0, sizeof *p);
     snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "cuemu %d", ordinal);
-    strcpy(p->name, "cuemu");
+    const char *given = getenv("CUEMU_NAME"); /* as that of another GPU */
+    snprintf(p->name, sizeof p->name, "%s", given ? given : "cuemu");
     const char *capability = getenv("CUEMU_CAPABILITY"); /* 100: B200 */
     p->major = capability ? atoi(capability) / 10 : 9;
     p->multiProcessorCount = 2;

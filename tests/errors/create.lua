@@ -248,6 +248,8 @@ cases.deterministic = { { 'no boolean', function() ul.deterministic('no') end,
   "deterministic: yes must be true or false, got 'no'" } }
 cases.tf32 = { { 'no boolean', function() ul.tf32('no') end,
   "tf32: allowed must be true or false, got 'no'" } }
+cases.gpu = { { 'an argument', function() ul.gpu(1) end,
+  'gpu: 1 arguments, at most 0 are known' } }
 cases.peak_flops = { { 'no float', function() ul.peak_flops 'i32' end,
   'peak_flops: dtype must be f32, bf16 or f64, got i32' } }
 cases.ul = { { 'an unknown name', function() local _ = ul.tesnor end,

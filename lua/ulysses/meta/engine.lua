@@ -198,6 +198,11 @@ function ul.attention_report() end
 ---@return number
 function ul.flops() end
 
+--- What its driver calls the GPU of this process; nil before anything has been made on cuda.
+---@return string? name 'NVIDIA H200'
+---@return string? uuid in hexadecimal
+function ul.gpu() end
+
 --- FLOPs per second that the CPU reaches at best, measured for some 10 ms.
 ---@param dtype? 'f32'|'bf16'|'f64'
 ---@return number
