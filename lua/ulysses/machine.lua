@@ -24,7 +24,10 @@ local function processors()
   return math.max(n, 1)
 end
 
-local function measure(dtype)
+--- FLOP/s that the cpu reaches at best, on all threads.
+---@param dtype string
+---@return number
+function machine.cpu_peak(dtype)
   local peak = 0
   for _ = 1, 5 do peak = math.max(peak, ul.peak_flops(dtype)) end
   return peak
@@ -64,7 +67,7 @@ end
 local function measure_together(dtype, group)
   agree.numbers(group, {}, 'the peak of the machine')
   local ranks, sum = tonumber(os.getenv 'OMPI_COMM_WORLD_LOCAL_SIZE') or 1, 0
-  local mine = measure(dtype) * math.min(1, processors() / (ranks * ul.threads()))
+  local mine = machine.cpu_peak(dtype) * math.min(1, processors() / (ranks * ul.threads()))
   for _, one in ipairs(agree.numbers(group, { math.floor(mine) }, 'the peak of the machine')) do
     sum = sum + one[1]
   end
@@ -78,7 +81,7 @@ end
 ---@return number?
 function machine.peak(dtype, group)
   if machine.gpu() then return published_together(dtype, group) end
-  if not group then return measure(dtype) end
+  if not group then return machine.cpu_peak(dtype) end
   local key = group.name .. ' ' .. dtype
   of_ranks[key] = of_ranks[key] or measure_together(dtype, group)
   return of_ranks[key]

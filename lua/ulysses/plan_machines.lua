@@ -50,7 +50,9 @@ end
 -- All ranks share this machine: each has its part, and what it sends is copied.
 local function here(ranks)
   local rates, bandwidth = {}, copied_here()
-  for _, dtype in ipairs { 'bf16', 'f32', 'f64' } do rates[dtype] = machine.peak(dtype) / ranks end
+  for _, dtype in ipairs { 'bf16', 'f32', 'f64' } do
+    rates[dtype] = machine.cpu_peak(dtype) / ranks
+  end
   return {
     key = 'here', name = machine.cpu_name() or 'this machine', memory = memory_here() / ranks,
     per_node = math.huge, bandwidth = bandwidth / ranks, link = bandwidth / 2 / ranks,
