@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "host.h"
+#include "launch.h"
 
 static const char metatable[] = "ulysses.group";
 static const char *const reductions[] = {"sum", "max", "min", NULL};
@@ -51,6 +52,7 @@ static void on_end(int status, void *unused)
     (void)unused;
     fflush(NULL);
     host_remote_flush();
+    if (status > 128 && getenv("UL_RANK_FRONT")) fprintf(stderr, "%c\n", RANK_LEAVES);
     ul_group_end(status);
 }
 

@@ -140,8 +140,12 @@ static int is_chatter(const char *text)
 static void hear_line(const char *text, size_t n, int interrupted)
 {
     int from, length = 0;
-    if (strchr(text, RANK_IS_THERE)) {
-        heard.has_ranks = 1;
+    if (n > 1 && (text[n - 2] == RANK_IS_THERE || text[n - 2] == RANK_LEAVES)) {
+        if (text[n - 2] == RANK_IS_THERE)
+            heard.has_ranks = 1;
+        else
+            heard.told_end = 1;
+        print(text, n - 2); /* of a line that another rank has not ended */
     } else if (is_rule(text)) {
         if (heard.in_block) end_block(interrupted);
         heard.in_block = !heard.in_block;

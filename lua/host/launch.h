@@ -2,8 +2,11 @@
 #ifndef UL_HOST_LAUNCH_H
 #define UL_HOST_LAUNCH_H
 
-/* What rank 0 says on stderr once it takes signals: nobody sees it. */
-enum { RANK_IS_THERE = '\1' };
+/* What ranks say on stderr, on lines of their own that nobody sees: rank 0 once it takes signals;
+ * any with a group that ends by itself with a status above 128, since mpirun, which tells that from
+ * the end by a signal, now and then loses what it says.
+ */
+enum { RANK_IS_THERE = '\1', RANK_LEAVES = '\2' };
 
 /* Starts n ranks of this program with these arguments; complains and returns 0 where that fails. */
 int launch(char *n, char *hosts, char **argv, int has_prompt);

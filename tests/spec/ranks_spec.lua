@@ -125,6 +125,9 @@ describe('ranks', function()
                  (output:gsub('^%[rank %d%] ', '')))
     assert.equal(1, status)
     assert.equal(3, select(2, shell '$P --ranks 2 -e "os.exit(3)"'))
+    assert.same({ '', 143 }, { shell '$P --ranks 2 -e "ul.group() os.exit(143)"' }) -- no signal
+    assert.equal('a\1b\n', (shell [[$P --ranks 2 -e "if ul.group().rank == 0 then
+      io.stderr:write('a\1b\n') end"]]))
     -- mpirun does not always say which rank it was
     output, status = with_script(TELL .. [[
       if rank == '1' then os.execute 'kill -9 $PPID' end
