@@ -1,5 +1,6 @@
 #!/bin/bash
-# parallel.sh - runs files of specs on all cores, a process for each, and adds up what they report.
+# parallel.sh - runs a command for each of its files (of specs, of whatever else) on all cores, a
+# process for each, and adds up what they report.
 #
 #   tests/parallel.sh COMMAND... -- FILE...
 #

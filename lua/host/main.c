@@ -16,7 +16,7 @@
 
 static const char *const usage =
     "usage: ulysses-lua [options] [script.lua [arguments]]    (no script: the prompt)\n"
-    "  -e STATEMENT   run a statement first (any number of times)\n"
+    "  -e STATEMENT   run a statement first (any number of times); ul, nn and F are known\n"
     "  -i             the prompt after the script, also where it failed; Ctrl-C opens it\n"
     "  -l MODULE      require a module first\n"
     "  -j COMMAND     control the compiler: on, off, p=..., v, dump\n"
@@ -220,6 +220,21 @@ static int compiler_option(lua_State *L, const char *option, const char *text)
     return run_loaded(L, rc, 2);
 }
 
+/* A statement knows what the prompt does; the library is loaded where it asks for that. What opens
+ * a script, or the prompt, puts another in this table's place.
+ */
+static int run_statement(lua_State *L, const char *statement)
+{
+    static const char *const names =
+        "setmetatable(_G, { __index = function(_, name)\n"
+        "  if name == 'ul' then return require 'ulysses' end\n"
+        "  if name == 'nn' or name == 'F' then return require('ulysses')[name] end\n"
+        "end })\n";
+    if (run_string(L, names, NULL)) return 1;
+    int rc = luaL_loadbuffer(L, statement, strlen(statement), "=(command line)");
+    return run_loaded(L, rc, 0);
+}
+
 static int missing(const char *option, const char *what)
 {
     ranks_complain("%s needs a %s", option, what);
@@ -294,8 +309,8 @@ static int options(lua_State *L, char **argv, int *at, int *did_something, int *
             const char *statement = option[2] ? option + 2 : argv[++*at];
             if (!statement) return missing("-e", "statement");
             *did_something = 1;
-            int rc = luaL_loadbuffer(L, statement, strlen(statement), "=(command line)");
-            if ((rc = run_loaded(L, rc, 0))) return rc;
+            int rc = run_statement(L, statement);
+            if (rc) return rc;
         } else if (!strncmp(option, "-l", 2)) {
             const char *module = option[2] ? option + 2 : argv[++*at];
             if (!module) return missing("-l", "module name");

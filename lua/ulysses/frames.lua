@@ -6,12 +6,19 @@ local frames = {}
 
 -- ---- tracebacks ----
 
+local advice
+
+--- What is said behind an error that tells of memory.
+---@param sentence string
+function frames.advise_on_memory(sentence) advice = sentence end
+
 --- Leaves out lines of the library, of C and of the program from the text of a traceback.
 ---@param text string
 ---@return string
 function frames.trim(text)
   local message, trace = text:match '^(.-)\nstack traceback:(.*)$'
   if not message then return text end
+  if advice and message:find('out of memory', 1, true) then message = message .. '\n' .. advice end
   local lines = {}
   for line in trace:gmatch '[^\n]+' do
     local known = line:find '[/\\]ulysses[/\\][%w_/\\]*%.lua:%d+: in ' or line:find '^%s*%[C%]'

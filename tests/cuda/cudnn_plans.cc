@@ -2,7 +2,7 @@
  * not there: devices/NAME.json has the properties of each. It needs cuDNN and, beside itself, the
  * libcuda.so.1 that is made of fake_libcuda.c.
  *
- *   cudnn_plans FOLDER [all] [NAME ...]     all: every mask x heads x size x length, many minutes
+ *   cudnn_plans FOLDER [all] NAME ...     all: every mask x heads x size x length, many minutes
  */
 #include <stdio.h>
 #include <string.h>
@@ -191,11 +191,10 @@ static void check_some(const std::string &folder, const std::string &device)
 
 int main(int n, char **arguments)
 {
-    if (n < 2) return 2;
-    std::string folder = arguments[1];
     bool all = n > 2 && !strcmp(arguments[2], "all");
+    if (n < (all ? 4 : 3)) return fputs("cudnn_plans FOLDER [all] NAME ...\n", stderr), 2;
+    std::string folder = arguments[1];
     std::vector<std::string> devices(arguments + (all ? 3 : 2), arguments + n);
-    if (devices.empty()) devices = {"sm_80", "sm_89", "sm_90", "sm_100", "sm_120"};
     if (!library()) {
         printf("%s\n", library_trouble());
         skipped++;

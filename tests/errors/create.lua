@@ -232,7 +232,8 @@ cases.set_memory_limit = {
 cases.set_default_device = { { 'an unknown device', function() ul.set_default_device('cdu') end,
   "set_default_device: no device 'cdu'; there is cpu, meta, cuda (or cuda:1 ..)" } }
 for _, name in ipairs { 'reset_peak_memory', 'trim_memory', 'meta_counts', 'meta_kernels',
-                        'reset_meta_counts', 'default_device', 'flops', 'attention_report' } do
+                        'reset_meta_counts', 'default_device', 'flops', 'attention_report',
+                        'gpu' } do
   cases[name] = { { 'an argument', function() ul[name](1) end,
     name .. ': 1 arguments, at most 0 are known' } }
 end
@@ -248,8 +249,6 @@ cases.deterministic = { { 'no boolean', function() ul.deterministic('no') end,
   "deterministic: yes must be true or false, got 'no'" } }
 cases.tf32 = { { 'no boolean', function() ul.tf32('no') end,
   "tf32: allowed must be true or false, got 'no'" } }
-cases.gpu = { { 'an argument', function() ul.gpu(1) end,
-  'gpu: 1 arguments, at most 0 are known' } }
 cases.peak_flops = { { 'no float', function() ul.peak_flops 'i32' end,
   'peak_flops: dtype must be f32, bf16 or f64, got i32' } }
 cases.ul = { { 'an unknown name', function() local _ = ul.tesnor end,

@@ -13,6 +13,8 @@ describe('ulysses-lua', function()
 
   it('finds the library', function()
     assert.equal('3\n', (shell '$P -e "print(require(\'ulysses\').ones(3):sum():item())"'))
+    assert.equal('3\ttrue\n', (shell('$P -e "x = F.relu(ul.ones(3))" '
+                                    .. '-e "print(x:sum():item(), nn.Linear(1, 1) ~= nil)"')))
     assert.equal('table\n', (shell '$P -l ulysses -e "print(type(require(\'ulysses.core\')))"'))
   end)
 

@@ -61,6 +61,18 @@ describe('what is refused:', function()
   end)
   after_each(function() os.execute('rm -rf ' .. folder) end)
 
+  it('for want of memory says how to know before, and what takes less', function()
+    local output, status = program.run [[
+      local ul = require 'ulysses'
+      local mine = ul.recipe 'mine' { offload = false, recompute = true, sp = 1 }
+      function mine.train() ul.empty(2 ^ 44) end
+      return mine:main()]]
+    assert.equal(1, status)
+    assert.matches('out of memory on [^\n]*\nulysses%-lua %-%-plan, before the script, says what a '
+                   .. 'step takes of memory; less with offload=true, more ranks %(sp=N%)\nstack '
+                   .. 'traceback:\n%s*script.lua:3: ', output)
+  end)
+
   it('a missing file', function()
     assert.matches("no file '/nowhere.txt'", refused(train { data = '/nowhere.txt' }))
     assert.matches('cannot open nothing.lua', refused(program.shell '$P nothing.lua'))

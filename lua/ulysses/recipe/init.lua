@@ -386,6 +386,18 @@ function Recipe:help()
   return table.concat(lines, '\n')
 end
 
+-- Where a step of training needs more memory than there is: what the recipe has against that.
+local function advice_on_memory(cfg)
+  local less = {}
+  for _, name in ipairs { 'recompute', 'offload', 'shard' } do
+    if rawget(cfg, name) == false then less[#less + 1] = name .. '=true' end
+  end
+  if rawget(cfg, 'sp') then less[#less + 1] = 'more ranks (sp=N)' end
+  local text = 'ulysses-lua --plan, before the script, says what a step takes of memory'
+  if #less == 0 then return text end
+  return ('%s; less with %s'):format(text, table.concat(less, ', '))
+end
+
 --- Ends a recipe's file. Where the file runs as a script, reads the command line, prints the
 --- settings and calls train(cfg), or run(cfg) of a recipe that trains nothing, whose settings go to
 --- stderr; where it is required, does nothing. Returns the recipe.
@@ -407,6 +419,7 @@ function Recipe:main()
   if self.train then print(self:describe(cfg)) else notice(self:describe(cfg)) end
   io.flush() -- before what may be refused
   check_limits(self, cfg)
+  if self.train then require('ulysses.frames').advise_on_memory(advice_on_memory(cfg)) end
   go(cfg)
   return self
 end
